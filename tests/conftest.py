@@ -1,0 +1,17 @@
+"""Shared fixtures: where the real producers' set lies, and small builders."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def real_set() -> Path:
+    """The folder of real checkpoints; skips where QUANTSCOPE_REAL does not name one."""
+    folder = os.environ.get("QUANTSCOPE_REAL", "")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("QUANTSCOPE_REAL names no folder with the real producers' checkpoints")
+    return Path(folder)
