@@ -1,0 +1,1 @@
+"""From bytes to codes and values: bit fields, small floats, roundings and ggml blocks, vectorised in numpy."""
