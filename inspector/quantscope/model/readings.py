@@ -107,6 +107,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     order: str = "natural"
     basis: str = "plain"
     arithmetic: Arithmetic = Arithmetic()
+    symmetric: bool | None = None
+    """True or False where the format fixes it; None where bytes decide or the word does not apply."""
     midpoint: int = 0
     """The fixed zero of zero = fixed."""
     effective_bits: float = 0.0
@@ -144,7 +146,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
                     "direction": second.direction,
                     "per": second.per,
                 }
-        return {
+        values: dict[str, Json] = {
             "element": self.element,
             "shape": list(self.shape),
             "group": group,
@@ -157,3 +159,6 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
             "arithmetic": self.arithmetic.as_json(),
             "basis": self.basis,
         }
+        if self.symmetric is not None:
+            values["symmetric"] = self.symmetric
+        return values

@@ -97,6 +97,12 @@ class LogicalTensor(msgspec.Struct, frozen=True, kw_only=True):
     part: Slice | None = None
     basis: str = "plain"
     certainty: int = 2
+    facts: tuple[tuple[str, str], ...] = ()
+    """What the family learnt while grouping and needs again (a declared kind, a quant_state), as pairs."""
+
+    def fact(self, key: str, default: str = "") -> str:
+        """A family fact by key."""
+        return dict(self.facts).get(key, default)
 
     def plane(self, role: Role) -> Plane | None:
         """The first plane in a role."""

@@ -1,0 +1,210 @@
+"""Bounded reads of windows of planes, with a ledger of what was read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+import numpy as np
+
+from quantscope.containers.source import SourceSet
+from quantscope.decode.parts import Array
+from quantscope.decode.small_floats import bf16_to_f32, float_table
+from quantscope.errors import CancelledError, UnreadableError, WindowError
+from quantscope.model import Plane
+
+STORAGE: dict[str, str] = {
+    "BOOL": "u1",
+    "U8": "u1",
+    "I8": "i1",
+    "F8_E5M2": "u1",
+    "F8_E4M3": "u1",
+    "F8_E8M0": "u1",
+    "F8_E4M3FNUZ": "u1",
+    "F8_E5M2FNUZ": "u1",
+    "I16": "i2",
+    "U16": "u2",
+    "F16": "f2",
+    "BF16": "u2",
+    "I32": "i4",
+    "U32": "u4",
+    "F32": "f4",
+    "F64": "f8",
+    "I64": "i8",
+    "U64": "u8",
+    "C64": "c8",
+}
+"""Stored dtype word -> numpy storage type; small floats as their bytes, BF16 as its bit pattern."""
+
+STORAGE_BITS: dict[str, int] = {word: int(code[1:]) * 8 for word, code in STORAGE.items()} | {
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+}
+
+_FLOAT_TABLES = {
+    "F8_E4M3": "e4m3fn",
+    "F8_E5M2": "e5m2",
+    "F8_E8M0": "e8m0",
+    "F8_E4M3FNUZ": "e4m3fnuz",
+    "F8_E5M2FNUZ": "e5m2fnuz",
+}
+
+_ROW_GAP = 4
+"""A column window narrower than 1/4 of the row is read row by row, a wider one as whole rows."""
+
+
+class ReadLedger:
+    """What was read: bytes per plane role, and ranges per file."""
+
+    def __init__(self) -> None:
+        self.bytes_by_role: dict[str, int] = defaultdict(int)
+        self.ranges: dict[int, list[tuple[int, int]]] = defaultdict(list)
+
+    def add(self, role: str, file_id: int, start: int, stop: int) -> None:
+        """Record one read; neighbouring ranges of a file are joined as they come."""
+        self.bytes_by_role[role] += stop - start
+        ranges = self.ranges[file_id]
+        if ranges and ranges[-1][0] <= start <= ranges[-1][1]:
+            ranges[-1] = (ranges[-1][0], max(stop, ranges[-1][1]))
+        else:
+            ranges.append((start, stop))
+
+    def merged(self, file_id: int) -> list[tuple[int, int]]:
+        """Sorted, disjoint ranges of a file."""
+        merged: list[tuple[int, int]] = []
+        for start, stop in sorted(self.ranges.get(file_id, ())):
+            if merged and start <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+            else:
+                merged.append((start, stop))
+        return merged
+
+
+class PlaneReader:
+    """Reads windows of planes through bounded positioned reads.
+
+    Args:
+        sources: open files by id.
+        ledger: where reads are recorded; a new one by default.
+        cancelled: polled before every read; True raises CancelledError.
+    """
+
+    def __init__(
+        self,
+        sources: SourceSet,
+        ledger: ReadLedger | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> None:
+        self.sources = sources
+        self.ledger = ledger if ledger is not None else ReadLedger()
+        self._cancelled = cancelled
+
+    def read_bytes(self, role: str, file_id: int, byte_offset: int, nbytes: int) -> bytes:
+        """`nbytes` bytes at an absolute offset.
+
+        Raises:
+            FileChangedError: the file ends before them.
+            CancelledError: the job was stopped.
+        """
+        if self._cancelled is not None and self._cancelled():
+            raise CancelledError("stopped")
+        data = self.sources[file_id].read_at(byte_offset, nbytes)
+        self.ledger.add(role, file_id, byte_offset, byte_offset + nbytes)
+        return data
+
+    def raw(self, plane: Plane) -> bytes:
+        """Every byte of a plane, spans joined. Meant for small planes."""
+        return b"".join(
+            self.read_bytes(
+                plane.role, span.file_id, span.byte_offset + i * span.stride_bytes, span.nbytes
+            )
+            for span in plane.spans
+            for i in range(span.count)
+        )
+
+    def read(self, plane: Plane, rows: range | None = None, cols: range | None = None) -> Array:
+        """A window of a contiguous row-major plane in its storage type.
+
+        1-D planes are read as one row, scalars as [1, 1], planes of more than two axes as
+        [product of leading axes, last axis].
+
+        Args:
+            plane: a plane with one contiguous span and whole-byte elements.
+            rows: rows wanted, all by default.
+            cols: columns wanted, all by default.
+
+        Returns:
+            [rows, cols] array, native byte order.
+
+        Raises:
+            WindowError: the window lies outside the plane.
+            UnreadableError: the plane's dtype has no numpy storage type, or its bytes do not hold its shape.
+        """
+        code = STORAGE.get(plane.dtype)
+        if code is None or len(plane.spans) != 1 or plane.spans[0].count != 1:
+            raise UnreadableError(
+                f"plane {plane.suffix} of dtype {plane.dtype} cannot be read as an array"
+            )
+        n_rows, n_cols = plane_2d(plane)
+        rows = range(n_rows) if rows is None else rows
+        cols = range(n_cols) if cols is None else cols
+        if rows.start < 0 or rows.stop > n_rows or cols.start < 0 or cols.stop > n_cols:
+            raise WindowError(
+                f"rows {rows.start}:{rows.stop}, columns {cols.start}:{cols.stop} lie outside "
+                f"{plane.stored_name} [{n_rows}, {n_cols}]"
+            )
+        item = int(code[1:])
+        if n_rows * n_cols * item > plane.nbytes:
+            raise UnreadableError(f"{plane.stored_name} stores fewer bytes than its shape needs")
+        if not len(rows) or not len(cols):
+            return np.zeros((len(rows), len(cols)), dtype="=" + code)
+        dtype = np.dtype((">" if plane.byte_order == "big" else "<") + code)
+        row_bytes = n_cols * item
+        base = plane.byte_offset
+        if len(cols) * _ROW_GAP >= n_cols or len(rows) == 1:
+            start = base + rows.start * row_bytes
+            if len(rows) == 1:
+                start += cols.start * item
+                data = self.read_bytes(plane.role, plane.file_id, start, len(cols) * item)
+                array = np.frombuffer(data, dtype=dtype).reshape(1, len(cols))
+            else:
+                data = self.read_bytes(plane.role, plane.file_id, start, len(rows) * row_bytes)
+                array = np.frombuffer(data, dtype=dtype).reshape(len(rows), n_cols)
+                array = array[:, cols.start : cols.stop]
+        else:
+            pieces = [
+                self.read_bytes(
+                    plane.role,
+                    plane.file_id,
+                    base + row * row_bytes + cols.start * item,
+                    len(cols) * item,
+                )
+                for row in rows
+            ]
+            array = np.frombuffer(b"".join(pieces), dtype=dtype).reshape(len(rows), len(cols))
+        return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
+
+    def floats(self, plane: Plane, rows: range | None = None, cols: range | None = None) -> Array:
+        """A window of a floating-point plane as float32 (F64 rounds; integers are converted)."""
+        return to_float32(self.read(plane, rows, cols), plane.dtype)
+
+
+def to_float32(stored: Array, dtype: str) -> Array:
+    """Stored values of a dtype word as float32."""
+    if dtype == "BF16":
+        return bf16_to_f32(stored)
+    table = _FLOAT_TABLES.get(dtype)
+    if table is not None:
+        return float_table(table)[stored]
+    return stored.astype(np.float32)
+
+
+def plane_2d(plane: Plane) -> tuple[int, int]:
+    """(rows, columns) under which a plane is read."""
+    if not plane.shape:
+        return 1, 1
+    rows = 1
+    for extent in plane.shape[:-1]:
+        rows *= extent
+    return rows, plane.shape[-1]

@@ -1,0 +1,60 @@
+"""Which groups of a tensor a scan looks at: fixed, seeded, and stated."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quantscope.decode.parts import Window
+from quantscope.model import Reading
+
+DEFAULT_GROUPS = 1024
+SEED = 20260801
+MAX_RUNS = 8
+"""The sample is taken as at most this many runs of neighbouring rows, to keep reads few."""
+MAX_SAMPLE_ELEMENTS = 1 << 21
+
+
+def groups_per_row(reading: Reading) -> int:
+    """Finest groups that one row holds, at least 1."""
+    n_cols = reading.shape[-1]
+    axis = reading.group[0].axis if reading.group else "none"
+    if axis in ("channel", "tensor", "none", "out"):
+        return 1
+    return max(1, -(-n_cols // max(1, reading.group_size)))
+
+
+def total_groups(reading: Reading) -> int:
+    """Finest groups of the whole tensor, counting one a row where a scale covers a row or more."""
+    return reading.shape[-2] * groups_per_row(reading)
+
+
+def sample_windows(reading: Reading, n_groups: int | None) -> list[Window]:
+    """Windows that hold about `n_groups` groups; all rows where None or where the tensor is small.
+
+    Rows are taken as runs spread evenly over the tensor, each shifted by a seeded offset; columns whole.
+    """
+    n_rows, n_cols = reading.shape[-2], reading.shape[-1]
+    if n_rows <= 0 or n_cols <= 0:
+        return []
+    if n_groups is None:
+        wanted = n_rows
+    else:
+        wanted = -(-n_groups // groups_per_row(reading))
+        wanted = min(wanted, max(1, MAX_SAMPLE_ELEMENTS // n_cols))
+    if wanted >= n_rows:
+        step = max(1, MAX_SAMPLE_ELEMENTS // n_cols)
+        return [
+            Window(range(start, min(start + step, n_rows)), range(n_cols))
+            for start in range(0, n_rows, step)
+        ]
+    runs = min(MAX_RUNS, wanted)
+    length = wanted // runs
+    span = n_rows // runs
+    generator = np.random.default_rng(SEED)
+    offsets = generator.integers(0, max(1, span - length + 1), size=runs)
+    return [
+        Window(
+            range(i * span + int(offsets[i]), i * span + int(offsets[i]) + length), range(n_cols)
+        )
+        for i in range(runs)
+    ]

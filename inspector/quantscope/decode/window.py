@@ -1,0 +1,89 @@
+"""Decode any window of a logical tensor, and stream whole tensors in bounded pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from quantscope.decode.parts import Array, Parts, Window
+from quantscope.decode.plane_reader import PlaneReader
+from quantscope.errors import QuantscopeError, UndecodableError, WindowError
+from quantscope.families.protocol import Family
+from quantscope.model import LogicalTensor, Reading
+
+STREAM_ELEMENTS = 1 << 22
+"""Elements of one streamed piece: 16 MiB of float32."""
+
+
+def check_window(reading: Reading, window: Window) -> None:
+    """Refuse a window outside the tensor.
+
+    Raises:
+        WindowError: with the tensor's extents in the message.
+    """
+    n_rows, n_cols = reading.shape[-2], reading.shape[-1]
+    rows, cols = window.rows, window.cols
+    if not (0 <= rows.start <= rows.stop <= n_rows and 0 <= cols.start <= cols.stop <= n_cols):
+        raise WindowError(
+            f"rows {rows.start}:{rows.stop}, columns {cols.start}:{cols.stop} lie outside "
+            f"[{n_rows}, {n_cols}]",
+            hint=f"rows 0:{n_rows}, columns 0:{n_cols}",
+        )
+
+
+def window_parts(
+    family: Family, tensor: LogicalTensor, reading: Reading, window: Window, reader: PlaneReader
+) -> Parts:
+    """Parts of a window, with the family's failures turned into typed errors.
+
+    Raises:
+        UndecodableError: no proved rule decodes the tensor, or its planes do not hold the window.
+        WindowError: the window lies outside the tensor.
+    """
+    reason = family.undecodable(tensor)
+    if reason is not None:
+        raise UndecodableError(f"{tensor.name} cannot be decoded: {reason}", source=tensor.name)
+    check_window(reading, window)
+    try:
+        return family.parts(tensor, reading, window, reader)
+    except QuantscopeError:
+        raise
+    except Exception as problem:  # plugin boundary: becomes an error result with its cause
+        raise UndecodableError(
+            f"{tensor.name} cannot be decoded: its planes do not fit the reading "
+            f"({type(problem).__name__}: {problem})",
+            source=tensor.name,
+        ) from problem
+
+
+def decode_window(
+    family: Family,
+    tensor: LogicalTensor,
+    reading: Reading,
+    window: Window,
+    reader: PlaneReader,
+    *,
+    as_producer: bool = False,
+) -> Array:
+    """Float32 [rows, columns] weights of a window.
+
+    Args:
+        family: the tensor's family.
+        tensor: the logical tensor.
+        reading: the reading to decode under.
+        window: rows and columns wanted.
+        reader: bounded reads.
+        as_producer: use the producer's arithmetic and roundings instead of plain float32.
+    """
+    parts = window_parts(family, tensor, reading, window, reader)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        return family.combine(parts, reading, as_producer)
+
+
+def stream_windows(reading: Reading) -> Iterator[Window]:
+    """Windows of whole rows that cover a tensor, each of bounded size."""
+    n_rows, n_cols = reading.shape[-2], reading.shape[-1]
+    step = max(1, STREAM_ELEMENTS // max(n_cols, 1))
+    for start in range(0, n_rows, step):
+        yield Window(range(start, min(start + step, n_rows)), range(n_cols))

@@ -1,0 +1,1 @@
+"""What a format family implements, how families are found, and how stored tensors become logical ones."""

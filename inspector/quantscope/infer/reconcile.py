@@ -1,0 +1,176 @@
+"""Put declared claims beside what the bytes say: one state per contract field."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quantscope.infer.effects import effect_of
+from quantscope.infer.solver import Solved, claim_fits
+from quantscope.model import (
+    CONTRACT_FIELDS,
+    Candidate,
+    Claim,
+    Contract,
+    Evidence,
+    FieldState,
+    Inferred,
+    Json,
+    Match,
+    Strength,
+)
+from quantscope.model.claims import STRENGTH_RANK
+from quantscope.model.readings import Reading
+
+HEADER_FIELDS = frozenset({"scale", "zero"})
+"""Fields that the dtypes and the presence of planes in the header speak about."""
+
+
+def reconcile(
+    solved: Solved,
+    claims: Sequence[Claim],
+    evidence: Sequence[Evidence],
+    inexpressible: str | None = None,
+) -> Contract:
+    """The contract of one tensor.
+
+    Args:
+        solved: outcome of the size equations.
+        claims: declared claims on any field.
+        evidence: steps on any field, without those of the equations, which are added here.
+        inexpressible: why no rule decodes the tensor; marks arithmetic inexpressible.
+    """
+    fields: dict[str, FieldState] = {}
+    for field in CONTRACT_FIELDS:
+        own_claims = tuple(claim for claim in claims if claim.field == field)
+        steps = tuple(e for e in structural_evidence(field, solved)) + tuple(
+            e for e in evidence if e.field == field
+        )
+        fields[field] = _state(field, solved, own_claims, steps, inexpressible)
+    return Contract(fields=fields)
+
+
+def structural_evidence(field: str, solved: Solved) -> list[Evidence]:
+    """What the size equations and the header say about a field."""
+    if solved.chosen is None:
+        return []
+    possible = _distinct(solved.candidates, field)
+    left = _distinct(solved.solutions, field)
+    if not possible or possible == ["not_applicable"]:
+        return []
+    steps: list[Evidence] = []
+    if len(possible) > 1 and solved.solutions:
+        only = len(left) == 1
+        steps.append(
+            Evidence(
+                field=field,
+                method="size equations",
+                supports=tuple(left),
+                strength="proved" if only else None,
+                numbers={"readings_tried": len(possible), "readings_left": len(left)},
+            )
+        )
+    elif field in HEADER_FIELDS and len(left) == 1:
+        steps.append(
+            Evidence(
+                field=field,
+                method="stored planes and dtypes",
+                supports=tuple(left),
+                strength="proved",
+                assumes=("direction and sign as the format defines them",)
+                if field == "scale"
+                else (),
+            )
+        )
+    return steps
+
+
+def weigh(steps: Sequence[Evidence]) -> tuple[Inferred | None, bool]:
+    """The value that evidence steps speak for, and whether steps of strength conflict."""
+    votes: dict[str, tuple[Json, Strength]] = {}
+    for step in steps:
+        if step.strength is None or len(step.supports) != 1:
+            continue
+        value = step.supports[0]
+        key = repr(value)
+        if key not in votes or STRENGTH_RANK[step.strength] > STRENGTH_RANK[votes[key][1]]:
+            votes[key] = (value, step.strength)
+    if not votes:
+        return None, False
+    ranked = sorted(votes.values(), key=lambda vote: -STRENGTH_RANK[vote[1]])
+    value, strength = ranked[0]
+    conflict = len(ranked) > 1 and STRENGTH_RANK[ranked[1][1]] >= STRENGTH_RANK["strong"]
+    if len(ranked) > 1 and STRENGTH_RANK[ranked[1][1]] == STRENGTH_RANK[strength]:
+        return None, True
+    if conflict and strength != "proved":
+        strength = "weak"
+    return Inferred(value, strength), conflict
+
+
+def _state(
+    field: str,
+    solved: Solved,
+    claims: tuple[Claim, ...],
+    steps: tuple[Evidence, ...],
+    inexpressible: str | None,
+) -> FieldState:
+    chosen = solved.chosen
+    value = chosen.contract_values().get(field) if chosen is not None else None
+    inferred, conflict = weigh(steps)
+    left = _distinct(solved.solutions or solved.candidates, field)
+    if field == "arithmetic" and inexpressible is not None:
+        return FieldState(
+            field=field,
+            declared=claims,
+            evidence=steps,
+            match="inexpressible",
+            reason=inexpressible,
+        )
+    if value == "not_applicable" and not claims:
+        return FieldState(field=field, match="not_applicable")
+    if inferred is None and value is not None and len(left) == 1 and not conflict:
+        inferred = Inferred(value, "convention")
+    candidates: tuple[Candidate, ...] = ()
+    if len(left) > 1 and (inferred is None or inferred.strength in ("weak", "convention")):
+        candidates = tuple(Candidate(value=v, effect=effect_of(field, v, left)) for v in left)
+    match = match_of(claims, inferred, bool(candidates))
+    reason = "evidence steps conflict" if conflict else ""
+    if field == "element" and value is None and not claims:
+        match = "not_checked" if chosen is None else match
+    return FieldState(
+        field=field,
+        declared=claims,
+        evidence=steps,
+        inferred=inferred,
+        match=match,
+        candidates=candidates,
+        reason=reason,
+    )
+
+
+def match_of(claims: Sequence[Claim], inferred: Inferred | None, open_candidates: bool) -> Match:
+    """How declared and inferred compare."""
+    if claims:
+        first = claims[0].value
+        if any(
+            not (claim_fits(claim.value, first) or claim_fits(first, claim.value))
+            for claim in claims[1:]
+        ):
+            return "disagree"
+        if inferred is None or inferred.strength == "convention":
+            return "declared_only"
+        fits = all(claim_fits(claim.value, inferred.value) for claim in claims)
+        return "agree" if fits else "disagree"
+    if inferred is None:
+        return "ambiguous" if open_candidates else "not_applicable"
+    if inferred.strength == "weak" and open_candidates:
+        return "ambiguous"
+    return "inferred_only"
+
+
+def _distinct(readings: Sequence[Reading], field: str) -> list[Json]:
+    seen: list[Json] = []
+    for reading in readings:
+        value = reading.contract_values().get(field)
+        if value is not None and value not in seen:
+            seen.append(value)
+    return seen

@@ -1,0 +1,1 @@
+"""The report: one document, many renderings."""

@@ -1,0 +1,1 @@
+"""Jobs, progress, cancellation and the pipeline from a path to an inspection."""

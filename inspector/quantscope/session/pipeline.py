@@ -1,0 +1,263 @@
+"""From an opened checkpoint to an inspection: solve, examine, weigh, compare, judge."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from quantscope.checkpoint import Checkpoint
+from quantscope.decode.plane_reader import PlaneReader, ReadLedger
+from quantscope.decode.sampling import DEFAULT_GROUPS, total_groups
+from quantscope.errors import CancelledError, QuantscopeError
+from quantscope.families.protocol import Family
+from quantscope.infer.examine import Examination, examine
+from quantscope.infer.reconcile import reconcile
+from quantscope.infer.solver import Solved, solve
+from quantscope.infer.zero_convention import set_evidence, tensor_evidence
+from quantscope.model import Claim, Contract, Evidence, Finding, LogicalTensor, Reading
+from quantscope.session.events import Progress, ProgressThrottle
+from quantscope.session.inspection import Inspection, Mode, TensorState
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """How much an inspection reads."""
+
+    mode: Mode = "sample"
+    sample_groups: int = DEFAULT_GROUPS
+
+    @property
+    def groups(self) -> int | None:
+        """Groups to sample a tensor; None for all."""
+        return None if self.mode == "deep" else self.sample_groups
+
+
+Judge = Callable[[Inspection], Inspection]
+"""Adds findings to an inspection; the rules' catalogue provides it."""
+
+
+def inspect(
+    checkpoint: Checkpoint,
+    scope: Scope | None = None,
+    *,
+    judge: Judge | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    on_batch: Callable[[Sequence[TensorState]], None] | None = None,
+) -> Inspection:
+    """Inspect every logical tensor of a checkpoint.
+
+    Args:
+        checkpoint: an open checkpoint.
+        scope: how much to read; a sample by default.
+        judge: runs the rules on the result.
+        progress: receives throttled progress.
+        cancelled: polled; a stopped inspection keeps what it has and says so in `partial`.
+        on_batch: receives finished tensors in batches, before set-level evidence is known.
+    """
+    scope = scope or Scope()
+    started = time.monotonic()
+    ledger = ReadLedger()
+    reader = checkpoint.reader(ledger, cancelled)
+    step = ProgressThrottle("scan", progress)
+    solver = _SharedSolver(checkpoint, reader)
+    states: list[TensorState] = []
+    partial: str | None = None
+    tensors = checkpoint.grouping.tensors
+    batch: list[TensorState] = []
+    last_batch = started
+    try:
+        for number, tensor in enumerate(tensors):
+            if cancelled is not None and cancelled():
+                raise CancelledError("stopped")
+            state = _inspect_tensor(checkpoint, tensor, solver, reader, scope)
+            states.append(state)
+            batch.append(state)
+            step("examine", number + 1, len(tensors))
+            now = time.monotonic()
+            if on_batch is not None and now - last_batch > 0.1:
+                on_batch(batch)
+                batch, last_batch = [], now
+    except CancelledError:
+        partial = f"stopped after {len(states)} of {len(tensors)} tensors"
+    if on_batch is not None and batch:
+        on_batch(batch)
+    joined, evidence = _join_sets(states)
+    inspection = Inspection(
+        checkpoint=checkpoint,
+        mode=scope.mode,
+        sample_groups=scope.groups,
+        states=tuple(joined),
+        ledger=ledger,
+        set_evidence=tuple(evidence),
+        partial=partial,
+        duration_s=time.monotonic() - started,
+    )
+    return judge(inspection) if judge is not None else inspection
+
+
+class _SharedSolver:
+    """Solves sizes once per signature of family, shapes, dtypes and declarations."""
+
+    def __init__(self, checkpoint: Checkpoint, reader: PlaneReader) -> None:
+        self._checkpoint = checkpoint
+        self._reader = reader
+        self._cache: dict[object, tuple[int, Solved, str | None]] = {}
+        self._contracts: dict[tuple[int, int], Contract] = {}
+
+    def claims(self, family: Family, tensor: LogicalTensor) -> tuple[Claim, ...]:
+        """Declared claims; a family that raises declares nothing."""
+        try:
+            return tuple(family.claims(tensor, self._checkpoint.declarations, self._reader))
+        except CancelledError:
+            raise
+        except Exception:  # plugin boundary
+            return ()
+
+    def solve(
+        self, family: Family, tensor: LogicalTensor, claims: tuple[Claim, ...]
+    ) -> tuple[int, Solved, str | None]:
+        """Signature number, solved sizes and the reason why the tensor cannot be decoded."""
+        key = (
+            tensor.family,
+            tensor.word,
+            tensor.shape,
+            tensor.basis,
+            tensor.part is not None,
+            tuple(
+                (p.role, p.suffix, p.dtype, p.shape, p.nbytes, p.byte_order) for p in tensor.planes
+            ),
+            repr([(c.field, c.value, c.source, c.written) for c in claims]),
+        )
+        found = self._cache.get(key)
+        if found is None:
+            try:
+                solved, reason = solve(family, tensor, claims), family.undecodable(tensor)
+            except Exception as problem:  # plugin boundary
+                solved = Solved(
+                    candidates=(), solutions=(), chosen=None, equations=(), declared_holds=None
+                )
+                reason = f"family {tensor.family} failed: {type(problem).__name__}: {problem}"
+            found = (len(self._cache), solved, reason)
+            self._cache[key] = found
+        return found
+
+    def contract(
+        self,
+        number: int,
+        solved: Solved,
+        claims: tuple[Claim, ...],
+        evidence: tuple[Evidence, ...],
+        reason: str | None,
+    ) -> Contract:
+        """The contract; shared by all tensors of a signature while no tensor-specific evidence exists."""
+        if evidence:
+            return reconcile(solved, claims, evidence, reason)
+        key = (number, 0)
+        if key not in self._contracts:
+            self._contracts[key] = reconcile(solved, claims, (), reason)
+        return self._contracts[key]
+
+
+def _inspect_tensor(
+    checkpoint: Checkpoint,
+    tensor: LogicalTensor,
+    solver: _SharedSolver,
+    reader: PlaneReader,
+    scope: Scope,
+) -> TensorState:
+    family = checkpoint.family(tensor)
+    claims = solver.claims(family, tensor)
+    number, solved, reason = solver.solve(family, tensor, claims)
+    exam = Examination()
+    evidence: list[Evidence] = []
+    if scope.mode != "headers":
+        exam = examine(family, tensor, solved.chosen, reader, scope.groups)
+        evidence += _family_evidence(family, tensor, solved, reader)
+        if solved.chosen is not None and exam.codes is not None:
+            evidence += byte_evidence(solved.chosen, exam, claims)
+    steps = tuple(evidence)
+    return TensorState(
+        tensor=tensor,
+        solved=solved,
+        claims=claims,
+        evidence=steps,
+        contract=solver.contract(number, solved, claims, steps, reason),
+        exam=exam,
+        undecodable=reason,
+        signature=number,
+    )
+
+
+def _family_evidence(
+    family: Family, tensor: LogicalTensor, solved: Solved, reader: PlaneReader
+) -> Iterable[Evidence]:
+    try:
+        return tuple(family.evidence(tensor, solved.solutions or solved.candidates, reader))
+    except CancelledError:
+        raise
+    except QuantscopeError:
+        return ()
+    except Exception:  # plugin boundary
+        return ()
+
+
+def byte_evidence(reading: Reading, exam: Examination, claims: Sequence[Claim]) -> list[Evidence]:
+    """Evidence that the engine draws from sampled codes for any family."""
+    assert exam.codes is not None
+    if reading.zero != "integer" or reading.zero_convention == "not_applicable":
+        return []
+    symmetric = next((c.value for c in claims if c.field == "symmetric"), None)
+    steps = tensor_evidence(
+        exam.codes.zero,
+        reading.bit_width,
+        total_groups(reading),
+        symmetric if isinstance(symmetric, bool) else None,
+    )
+    counted = exam.codes.zero
+    if counted.stored_seen:
+        constant = counted.stored_min == counted.stored_max
+        steps.append(
+            Evidence(
+                field="symmetric",
+                method="constant zeros",
+                supports=(constant,),
+                strength="strong" if not constant else "weak",
+                numbers={"stored_min": counted.stored_min, "stored_max": counted.stored_max},
+                assumes=("a constant zero plane at the middle means a symmetric quantizer",)
+                if constant
+                else (),
+            )
+        )
+    return steps
+
+
+def _join_sets(states: Sequence[TensorState]) -> tuple[list[TensorState], list[Evidence]]:
+    """Add set-level evidence on the zero convention to every tensor of its set."""
+    sets: dict[str, list[int]] = defaultdict(list)
+    for position, state in enumerate(states):
+        if state.exam.codes is not None and state.exam.codes.zero.stored_seen:
+            sets[state.tensor.family].append(position)
+    result = list(states)
+    evidence: list[Evidence] = []
+    for positions in sets.values():
+        members = [states[position] for position in positions]
+        step = set_evidence(
+            [m.exam.codes.zero for m in members if m.exam.codes is not None],
+            [m.solved.chosen.bit_width if m.solved.chosen else 0 for m in members],
+        )
+        if step is None:
+            continue
+        evidence.append(step)
+        for position, member in zip(positions, members, strict=True):
+            steps = (*member.evidence, step)
+            contract = reconcile(member.solved, member.claims, steps, member.undecodable)
+            result[position] = msgspec.structs.replace(member, evidence=steps, contract=contract)
+    return result, evidence
+
+
+def with_findings(inspection: Inspection, findings: Iterable[Finding]) -> Inspection:
+    """The inspection with findings in place."""
+    return msgspec.structs.replace(inspection, findings=tuple(findings))
