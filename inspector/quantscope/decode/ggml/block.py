@@ -29,8 +29,8 @@ BitSpans = tuple[tuple[int, int, int], ...]
 
 CodeKind = Literal["integer", "grid", "lut"]
 
-_TILE_ELEMENTS = 64 * 1024
-"""Elements decoded at a time: their float32 tile and its expanded scales fit a second-level cache."""
+_TILE_ELEMENTS = 256 * 1024
+"""Elements decoded at a time: enough to hide numpy's cost per call, few enough for the last-level cache."""
 
 
 class BlockField(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,6 +200,35 @@ class BlockType(msgspec.Struct, frozen=True, kw_only=True, eq=False):
                 flat += spread
 
 
+class TwoLevel(BlockType, frozen=True, kw_only=True, eq=False):
+    """Sub-block scales are integers times d; minimums, where there are any, integers times dmin."""
+
+    def scales(self, blocks: Blocks) -> Floats:
+        """Return d times what `scale_rule` makes of the sub-block's integer, float32 [n, sub_blocks]."""
+        codes = self.scale_codes(blocks)
+        assert codes is not None
+        return times(self.super_scale(blocks), self._multiplier(codes))
+
+    def minimums(self, blocks: Blocks) -> Floats | None:
+        """Return dmin times the sub-block's integer, float32 [n, sub_blocks], subtracted; None without one."""
+        codes = self.minimum_codes(blocks)
+        low = self.super_minimum(blocks)
+        return None if codes is None or low is None else times(low, codes.astype(np.float32))
+
+    def super_minimum(self, blocks: Blocks) -> Floats | None:
+        """Return dmin, float32 [n, 1], or None."""
+        if self.minimum_sign == "none":
+            return None
+        return half_field(blocks, self.field("dmin").byte_offset)
+
+    def super_minimum_bits(self) -> BitSpans:
+        """Return the bits of dmin; empty where there is none."""
+        return () if self.minimum_sign == "none" else self.field_bits("dmin")
+
+    def _multiplier(self, codes: NDArray[Any]) -> Floats:
+        return codes.astype(np.float32)
+
+
 def minus_zero(codes: Codes, zero: int) -> NDArray[np.int8]:
     """Subtract a midpoint from unsigned codes, int8; `codes` is used up."""
     signed = codes.view(np.int8)
@@ -220,6 +249,12 @@ def lookup_pairs(codes: NDArray[np.uint8], lut: Table, out: Floats) -> None:
     pairs[: lut.size, : lut.size, 1] = lut[:, None]
     table = pairs.reshape(-1, 2).view(np.uint64).reshape(-1)
     np.take(table, codes.view("<u2"), out=out.view(np.uint64), mode="clip")
+
+
+def times(left: Floats, right: Floats) -> Floats:
+    """Multiply without a warning on infinities and NaN, which a file may hold."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return left * right
 
 
 _WIDE_WORDS = ((16, np.complex128), (8, np.uint64), (4, np.uint32), (2, np.uint16), (1, np.uint8))
@@ -245,23 +280,26 @@ def gather(blocks: Blocks, byte_offset: int, nbytes: int) -> Blocks:
 
 
 def place_runs(runs: Blocks, out: Blocks, first: int) -> None:
-    """Write runs of bytes into columns `first` onwards of `out`, sixteen bytes a move.
+    """Write runs of bytes into columns `first` onwards of `out`, a wide word a move.
 
     Args:
-        runs: contiguous uint8 [n, w], w a multiple of 16.
-        out: contiguous uint8 [n, W], W a multiple of 16.
-        first: a multiple of 16.
+        runs: contiguous uint8 [n, w], w a multiple of 8.
+        out: contiguous uint8 [n, W], W a multiple of 8.
+        first: a multiple of 8.
     """
-    source, target = runs.view(np.complex128), out.view(np.complex128)
+    wide = runs.shape[1] % 16 == 0 and out.shape[1] % 16 == 0 and first % 16 == 0
+    width, dtype = (16, np.complex128) if wide else (8, np.uint64)
+    source: NDArray[Any] = runs.view(dtype)
+    target: NDArray[Any] = out.view(dtype)
     for column in range(source.shape[1]):
-        np.copyto(target[:, first // 16 + column], source[:, column])
+        np.copyto(target[:, first // width + column], source[:, column])
 
 
 def split_nibbles(packed: Blocks, run: int, out: Blocks) -> None:
     """Write low nibbles, then high nibbles, of every run of `run` bytes.
 
     Args:
-        packed: contiguous uint8 [n, m*run], run a multiple of 16.
+        packed: contiguous uint8 [n, m*run], run a multiple of 8.
         run: bytes whose low nibbles come before their high nibbles.
         out: contiguous uint8 [n, 2*m*run].
     """
@@ -271,11 +309,72 @@ def split_nibbles(packed: Blocks, run: int, out: Blocks) -> None:
     place_runs(flat >> np.uint8(4), halves, run)
 
 
+def split_crumbs(packed: Blocks) -> Blocks:
+    """Unpack 2-bit fields: element 128h + 32j + l is bits 2j of byte 32h + l.
+
+    Args:
+        packed: contiguous uint8 [n, 32*m].
+
+    Returns:
+        uint8 [n, 128*m].
+    """
+    halves = packed.reshape(-1, 32)
+    out = np.empty((halves.shape[0], 128), np.uint8)
+    part = np.empty_like(halves)
+    for field in range(4):
+        np.right_shift(halves, np.uint8(2 * field), out=part)
+        np.bitwise_and(part, np.uint8(3), out=part)
+        place_runs(part, out, 32 * field)
+    return out.reshape(packed.shape[0], -1)
+
+
+def split_bits(mask: Blocks, place: int) -> Blocks:
+    """Unpack single bits: element 32j + l is bit j of byte l, moved to bit `place`.
+
+    Args:
+        mask: contiguous uint8 [n, 32].
+        place: bit of the result that receives it.
+
+    Returns:
+        uint8 [n, 256], each 0 or 2**place.
+    """
+    out = np.empty((mask.shape[0], 256), np.uint8)
+    part = np.empty_like(mask)
+    for bit in range(8):
+        if bit >= place:
+            np.right_shift(mask, np.uint8(bit - place), out=part)
+        else:
+            np.left_shift(mask, np.uint8(place - bit), out=part)
+        np.bitwise_and(part, np.uint8(1 << place), out=part)
+        place_runs(part, out, 32 * bit)
+    return out
+
+
+def interleaved_nibbles(packed: Blocks) -> Blocks:
+    """Unpack nibble pairs, low first: uint8 [n, m] to [n, 2*m]."""
+    out = np.empty((packed.shape[0], 2 * packed.shape[1]), np.uint8)
+    np.bitwise_and(packed, np.uint8(15), out=out[:, 0::2])
+    np.right_shift(packed, np.uint8(4), out=out[:, 1::2])
+    return out
+
+
 def half_field(blocks: Blocks, byte_offset: int) -> Floats:
     """Return the IEEE half at that offset of every block as float32 [n, 1]."""
     return gather(blocks, byte_offset, 2).view("<f2").astype(np.float32)
 
 
-def half_bits(byte_offset: int, nbytes: int = 2) -> BitSpans:
-    """Return all bits of a little-endian number at that offset."""
-    return tuple((byte_offset + byte, 0, 8) for byte in range(nbytes))
+def bit_spans(byte_offset: int, low_bit: int, width: int) -> BitSpans:
+    """Return bits low_bit .. low_bit+width-1 of a little-endian number at `byte_offset`, cut at byte bounds."""
+    spans = []
+    while width:
+        byte, low = divmod(low_bit, 8)
+        take = min(width, 8 - low)
+        spans.append((byte_offset + byte, low, take))
+        low_bit += take
+        width -= take
+    return tuple(spans)
+
+
+def block_field(name: str, byte_offset: int, nbytes: int, meaning: str) -> BlockField:
+    """Return one field of a block struct."""
+    return BlockField(name=name, byte_offset=byte_offset, nbytes=nbytes, meaning=meaning)

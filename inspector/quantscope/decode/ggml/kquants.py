@@ -13,77 +13,27 @@ from numpy.typing import NDArray
 
 from quantscope.decode.ggml.block import (
     BitSpans,
-    BlockField,
     Blocks,
     BlockType,
     Codes,
     Floats,
+    TwoLevel,
+    block_field,
     gather,
-    half_field,
-    place_runs,
+    split_bits,
+    split_crumbs,
     split_nibbles,
 )
 
 _BLOCK = 256
 
 
-def _crumbs(packed: Blocks) -> Codes:
-    """Unpack 2-bit fields: element 128h + 32j + l is bits 2j of byte 32h + l; uint8 [n, 4 * bytes]."""
-    halves = packed.reshape(-1, 32)
-    out = np.empty((halves.shape[0], 128), np.uint8)
-    for field in range(4):
-        part = halves >> np.uint8(2 * field)
-        part &= np.uint8(3)
-        place_runs(part, out, 32 * field)
-    return out.reshape(packed.shape[0], -1)
-
-
-def _bit_columns(mask: Blocks, shift: int) -> Codes:
-    """Unpack single bits: element 32j + l is bit j of byte l, moved to bit `shift`; uint8 [n, 256]."""
-    out = np.empty((mask.shape[0], _BLOCK), np.uint8)
-    for bit in range(8):
-        part = mask >> np.uint8(bit)
-        part &= np.uint8(1)
-        part <<= np.uint8(shift)
-        place_runs(part, out, 32 * bit)
-    return out
-
-
-class _Super(BlockType, frozen=True, kw_only=True, eq=False):
-    """Sub-block scales are integers times d, minimums integers times dmin."""
-
-    def scales(self, blocks: Blocks) -> Floats:
-        """Return d times the sub-block's integer, float32 [n, sub_blocks]."""
-        codes = self.scale_codes(blocks)
-        assert codes is not None
-        return self.super_scale(blocks) * self._multiplier(codes)
-
-    def _multiplier(self, codes: NDArray[Any]) -> Floats:
-        return codes.astype(np.float32)
-
-    def minimums(self, blocks: Blocks) -> Floats | None:
-        """Return dmin times the sub-block's integer, float32 [n, sub_blocks], subtracted; None without one."""
-        codes = self.minimum_codes(blocks)
-        low = self.super_minimum(blocks)
-        return None if codes is None or low is None else low * codes.astype(np.float32)
-
-    def super_minimum(self, blocks: Blocks) -> Floats | None:
-        """Return dmin, float32 [n, 1], or None."""
-        if self.minimum_sign == "none":
-            return None
-        return half_field(blocks, self.field("dmin").byte_offset)
-
-    def super_minimum_bits(self) -> BitSpans:
-        """Return the bits of dmin."""
-        return () if self.minimum_sign == "none" else self.field_bits("dmin")
-
-
-class Q2K(_Super, frozen=True, kw_only=True, eq=False):
+class Q2K(TwoLevel, frozen=True, kw_only=True, eq=False):
     """2-bit codes, 16 sub-blocks with a 4-bit scale and a 4-bit minimum each."""
 
     def codes(self, blocks: Blocks) -> Codes:
         """Return uint8 codes 0..3."""
-        return _crumbs(gather(blocks, 16, 64))
+        return split_crumbs(gather(blocks, 16, 64))
 
     def scale_codes(self, blocks: Blocks) -> NDArray[Any]:
         """Return the low nibbles of `scales`, uint8 [n, 16]."""
@@ -107,13 +57,13 @@ class Q2K(_Super, frozen=True, kw_only=True, eq=False):
         return ((sub, 4, 4),)
 
 
-class Q3K(_Super, frozen=True, kw_only=True, eq=False):
+class Q3K(TwoLevel, frozen=True, kw_only=True, eq=False):
     """3-bit codes in two planes (2 low bits, 1 high bit), 16 sub-blocks with a 6-bit scale minus 32 each."""
 
     def codes(self, blocks: Blocks) -> Codes:
         """Return uint8 codes 0..7; the bit of `hmask` is the highest."""
-        out = _crumbs(gather(blocks, 32, 64))
-        out |= _bit_columns(gather(blocks, 0, 32), 2)
+        out = split_crumbs(gather(blocks, 32, 64))
+        out |= split_bits(gather(blocks, 0, 32), 2)
         return out
 
     def scale_codes(self, blocks: Blocks) -> NDArray[Any]:
@@ -141,7 +91,7 @@ class Q3K(_Super, frozen=True, kw_only=True, eq=False):
         return ((96 + sub % 8, sub // 8 * 4, 4), (104 + sub % 4, sub // 4 * 2, 2))
 
 
-class _SixBitPairs(_Super, frozen=True, kw_only=True, eq=False):
+class _SixBitPairs(TwoLevel, frozen=True, kw_only=True, eq=False):
     """Q4_K and Q5_K: eight 6-bit scales and eight 6-bit minimums in twelve bytes at offset 4."""
 
     def scale_codes(self, blocks: Blocks) -> NDArray[Any]:
@@ -195,7 +145,7 @@ class Q5K(_SixBitPairs, frozen=True, kw_only=True, eq=False):
         """Return uint8 codes 0..31."""
         out = np.empty((blocks.shape[0], _BLOCK), np.uint8)
         split_nibbles(gather(blocks, 48, 128), 32, out)
-        out |= _bit_columns(gather(blocks, 16, 32), 4)
+        out |= split_bits(gather(blocks, 16, 32), 4)
         return out
 
     def code_bits(self, element: int) -> BitSpans:
@@ -205,14 +155,14 @@ class Q5K(_SixBitPairs, frozen=True, kw_only=True, eq=False):
         return (low, (16 + element % 32, element // 32, 1))
 
 
-class Q6K(_Super, frozen=True, kw_only=True, eq=False):
+class Q6K(TwoLevel, frozen=True, kw_only=True, eq=False):
     """6-bit codes in two planes (4 low bits, 2 high bits), 16 sub-blocks with an int8 scale each."""
 
     def codes(self, blocks: Blocks) -> Codes:
         """Return uint8 codes 0..63."""
         out = np.empty((blocks.shape[0], _BLOCK), np.uint8)
         split_nibbles(gather(blocks, 0, 128), 64, out)
-        high = _crumbs(gather(blocks, 128, 64))
+        high = split_crumbs(gather(blocks, 128, 64))
         high <<= np.uint8(4)
         out |= high
         return out
@@ -232,10 +182,6 @@ class Q6K(_Super, frozen=True, kw_only=True, eq=False):
         return ((192 + sub, 0, 8),)
 
 
-def _field(name: str, byte_offset: int, nbytes: int, meaning: str) -> BlockField:
-    return BlockField(name=name, byte_offset=byte_offset, nbytes=nbytes, meaning=meaning)
-
-
 _SIX_BIT_PAIRS = "eight 6-bit scales and eight 6-bit minimums"
 _CRUMBS = "low 2 bits of each code: byte 32h+l holds elements 128h+l, +32, +64, +96"
 
@@ -246,12 +192,12 @@ Q2_K = Q2K(
     type_bytes=84,
     sub_block=16,
     fields=(
-        _field(
+        block_field(
             "scales", 0, 16, "low nibble 4-bit scale, high nibble 4-bit minimum of each sub-block"
         ),
-        _field("qs", 16, 64, "2-bit codes: byte 32h+l holds elements 128h+l, +32, +64, +96"),
-        _field("d", 80, 2, "scale of the scales, f16"),
-        _field("dmin", 82, 2, "scale of the minimums, f16"),
+        block_field("qs", 16, 64, "2-bit codes: byte 32h+l holds elements 128h+l, +32, +64, +96"),
+        block_field("d", 80, 2, "scale of the scales, f16"),
+        block_field("dmin", 82, 2, "scale of the minimums, f16"),
     ),
     code_bits_width=2,
     scale_rule="d * code",
@@ -264,10 +210,10 @@ Q3_K = Q3K(
     type_bytes=110,
     sub_block=16,
     fields=(
-        _field("hmask", 0, 32, "high bit of each code: bit j of byte l is element 32j+l"),
-        _field("qs", 32, 64, _CRUMBS),
-        _field("scales", 96, 12, "sixteen 6-bit scales"),
-        _field("d", 108, 2, "scale of the scales, f16"),
+        block_field("hmask", 0, 32, "high bit of each code: bit j of byte l is element 32j+l"),
+        block_field("qs", 32, 64, _CRUMBS),
+        block_field("scales", 96, 12, "sixteen 6-bit scales"),
+        block_field("d", 108, 2, "scale of the scales, f16"),
     ),
     code_bits_width=3,
     scale_rule="d * (code - 32)",
@@ -280,10 +226,10 @@ Q4_K = Q4K(
     type_bytes=144,
     sub_block=32,
     fields=(
-        _field("d", 0, 2, "scale of the scales, f16"),
-        _field("dmin", 2, 2, "scale of the minimums, f16"),
-        _field("scales", 4, 12, _SIX_BIT_PAIRS),
-        _field(
+        block_field("d", 0, 2, "scale of the scales, f16"),
+        block_field("dmin", 2, 2, "scale of the minimums, f16"),
+        block_field("scales", 4, 12, _SIX_BIT_PAIRS),
+        block_field(
             "qs",
             16,
             128,
@@ -301,11 +247,11 @@ Q5_K = Q5K(
     type_bytes=176,
     sub_block=32,
     fields=(
-        _field("d", 0, 2, "scale of the scales, f16"),
-        _field("dmin", 2, 2, "scale of the minimums, f16"),
-        _field("scales", 4, 12, _SIX_BIT_PAIRS),
-        _field("qh", 16, 32, "fifth bit of each code: bit j of byte l is element 32j+l"),
-        _field(
+        block_field("d", 0, 2, "scale of the scales, f16"),
+        block_field("dmin", 2, 2, "scale of the minimums, f16"),
+        block_field("scales", 4, 12, _SIX_BIT_PAIRS),
+        block_field("qh", 16, 32, "fifth bit of each code: bit j of byte l is element 32j+l"),
+        block_field(
             "qs",
             48,
             128,
@@ -323,15 +269,15 @@ Q6_K = Q6K(
     type_bytes=210,
     sub_block=16,
     fields=(
-        _field(
+        block_field(
             "ql",
             0,
             128,
             "low 4 bits: of 64 bytes, low nibbles 64 elements, high nibbles the next 64",
         ),
-        _field("qh", 128, 64, "high 2 bits: byte 32h+l holds elements 128h+l, +32, +64, +96"),
-        _field("scales", 192, 16, "int8 scale of each sub-block"),
-        _field("d", 208, 2, "scale of the scales, f16"),
+        block_field("qh", 128, 64, "high 2 bits: byte 32h+l holds elements 128h+l, +32, +64, +96"),
+        block_field("scales", 192, 16, "int8 scale of each sub-block"),
+        block_field("d", 208, 2, "scale of the scales, f16"),
     ),
     code_bits_width=6,
     scale_rule="d * code",

@@ -9,11 +9,11 @@ import numpy as np
 
 from quantscope.decode.ggml.block import (
     BitSpans,
-    BlockField,
     Blocks,
     BlockType,
     Codes,
     Floats,
+    block_field,
     gather,
     half_field,
     split_nibbles,
@@ -98,12 +98,8 @@ class SignedBytes(BlockType, frozen=True, kw_only=True, eq=False):
         return ((self.field("qs").byte_offset + element, 0, 8),)
 
 
-def _field(name: str, byte_offset: int, nbytes: int, meaning: str) -> BlockField:
-    return BlockField(name=name, byte_offset=byte_offset, nbytes=nbytes, meaning=meaning)
-
-
-_D = _field("d", 0, 2, "scale, f16")
-_M = _field("m", 2, 2, "minimum, f16, added")
+_D = block_field("d", 0, 2, "scale, f16")
+_M = block_field("m", 2, 2, "minimum, f16, added")
 _HALVES = "4-bit codes: low nibbles elements 0-15, high nibbles 16-31"
 _FIFTH = "fifth bits, bit j of the 32-bit word is element j's"
 _PAIRS = "4-bit codes: low nibble the even element, high nibble the odd one"
@@ -114,7 +110,7 @@ Q4_0 = NibbleHalves(
     block_size=32,
     type_bytes=18,
     sub_block=32,
-    fields=(_D, _field("qs", 2, 16, _HALVES)),
+    fields=(_D, block_field("qs", 2, 16, _HALVES)),
     code_bits_width=4,
     scale_rule="d",
     zero=8,
@@ -125,7 +121,7 @@ Q4_1 = NibbleHalves(
     block_size=32,
     type_bytes=20,
     sub_block=32,
-    fields=(_D, _M, _field("qs", 4, 16, _HALVES)),
+    fields=(_D, _M, block_field("qs", 4, 16, _HALVES)),
     code_bits_width=4,
     scale_rule="d",
     minimum_sign="plus",
@@ -136,7 +132,7 @@ Q4_2 = NibblePairs(
     block_size=16,
     type_bytes=10,
     sub_block=16,
-    fields=(_D, _field("qs", 2, 8, _PAIRS + " (order not proved)")),
+    fields=(_D, block_field("qs", 2, 8, _PAIRS + " (order not proved)")),
     code_bits_width=4,
     scale_rule="d",
     zero=8,
@@ -147,7 +143,7 @@ Q4_3 = NibblePairs(
     block_size=16,
     type_bytes=12,
     sub_block=16,
-    fields=(_D, _M, _field("qs", 4, 8, _PAIRS + " (order not proved)")),
+    fields=(_D, _M, block_field("qs", 4, 8, _PAIRS + " (order not proved)")),
     code_bits_width=4,
     scale_rule="d",
     minimum_sign="plus",
@@ -158,7 +154,7 @@ Q5_0 = NibbleHalves(
     block_size=32,
     type_bytes=22,
     sub_block=32,
-    fields=(_D, _field("qh", 2, 4, _FIFTH), _field("qs", 6, 16, _HALVES)),
+    fields=(_D, block_field("qh", 2, 4, _FIFTH), block_field("qs", 6, 16, _HALVES)),
     code_bits_width=5,
     scale_rule="d",
     zero=16,
@@ -169,7 +165,7 @@ Q5_1 = NibbleHalves(
     block_size=32,
     type_bytes=24,
     sub_block=32,
-    fields=(_D, _M, _field("qh", 4, 4, _FIFTH), _field("qs", 8, 16, _HALVES)),
+    fields=(_D, _M, block_field("qh", 4, 4, _FIFTH), block_field("qs", 8, 16, _HALVES)),
     code_bits_width=5,
     scale_rule="d",
     minimum_sign="plus",
@@ -180,7 +176,7 @@ Q8_0 = SignedBytes(
     block_size=32,
     type_bytes=34,
     sub_block=32,
-    fields=(_D, _field("qs", 2, 32, "int8 codes")),
+    fields=(_D, block_field("qs", 2, 32, "int8 codes")),
     code_bits_width=8,
     scale_rule="d",
 )
@@ -192,8 +188,8 @@ Q8_1 = SignedBytes(
     sub_block=32,
     fields=(
         _D,
-        _field("s", 2, 2, "d times the sum of the codes, f16; not needed to decode"),
-        _field("qs", 4, 32, "int8 codes"),
+        block_field("s", 2, 2, "d times the sum of the codes, f16; not needed to decode"),
+        block_field("qs", 4, 32, "int8 codes"),
     ),
     code_bits_width=8,
     scale_rule="d",
@@ -205,9 +201,9 @@ Q8_K = SignedBytes(
     type_bytes=292,
     sub_block=256,
     fields=(
-        _field("d", 0, 4, "scale, f32"),
-        _field("qs", 4, 256, "int8 codes"),
-        _field("bsums", 260, 32, "sums of 16 codes each, int16; not needed to decode"),
+        block_field("d", 0, 4, "scale, f32"),
+        block_field("qs", 4, 256, "int8 codes"),
+        block_field("bsums", 260, 32, "sums of 16 codes each, int16; not needed to decode"),
     ),
     code_bits_width=8,
     scale_rule="d",
