@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quantscope.infer.effects import effect_of
+from quantscope.infer.readers import Stance
 from quantscope.infer.solver import Solved, claim_fits
 from quantscope.model import (
     CONTRACT_FIELDS,
@@ -30,6 +31,7 @@ def reconcile(
     claims: Sequence[Claim],
     evidence: Sequence[Evidence],
     inexpressible: str | None = None,
+    found_stances: Sequence[Stance] = (),
 ) -> Contract:
     """The contract of one tensor.
 
@@ -38,6 +40,7 @@ def reconcile(
         claims: declared claims on any field.
         evidence: steps on any field, without those of the equations, which are added here.
         inexpressible: why no rule decodes the tensor; marks arithmetic inexpressible.
+        found_stances: what known runtimes do with the zero convention of this tensor.
     """
     fields: dict[str, FieldState] = {}
     for field in CONTRACT_FIELDS:
@@ -45,8 +48,43 @@ def reconcile(
         steps = tuple(e for e in structural_evidence(field, solved)) + tuple(
             e for e in evidence if e.field == field
         )
-        fields[field] = _state(field, solved, own_claims, steps, inexpressible)
+        known = found_stances if field == "zero_convention" else ()
+        fields[field] = _state(field, solved, own_claims, steps, inexpressible, known)
     return Contract(fields=fields)
+
+
+def reading_in_force(solved: Solved, contract: Contract) -> Reading | None:
+    """The solution that agrees best with what the bytes say of fields that sizes leave open."""
+    if solved.chosen is None or len(solved.solutions) < 2:
+        return solved.chosen
+    wanted = {
+        field: state.inferred.value
+        for field, state in contract.fields.items()
+        if state.inferred is not None and state.inferred.strength != "convention"
+    }
+    return _closest(solved, wanted)
+
+
+def declared_reading(solved: Solved, claims: Sequence[Claim]) -> Reading | None:
+    """The solution that agrees best with the declarations; the first source counts where they contradict."""
+    if solved.chosen is None or len(solved.solutions) < 2:
+        return solved.chosen
+    wanted: dict[str, Json] = {}
+    for claim in claims:
+        wanted.setdefault(claim.field, claim.value)
+    return _closest(solved, wanted)
+
+
+def _closest(solved: Solved, wanted: dict[str, Json]) -> Reading:
+    assert solved.chosen is not None
+    base = solved.chosen.contract_values()
+
+    def score(reading: Reading) -> tuple[int, int]:
+        values = reading.contract_values()
+        hits = sum(claim_fits(value, values.get(field)) for field, value in wanted.items())
+        return hits, sum(values.get(key) == base.get(key) for key in base)
+
+    return max(solved.solutions, key=score)
 
 
 def structural_evidence(field: str, solved: Solved) -> list[Evidence]:
@@ -112,6 +150,7 @@ def _state(
     claims: tuple[Claim, ...],
     steps: tuple[Evidence, ...],
     inexpressible: str | None,
+    found_stances: Sequence[Stance],
 ) -> FieldState:
     chosen = solved.chosen
     value = chosen.contract_values().get(field) if chosen is not None else None

@@ -9,6 +9,7 @@ import msgspec
 from quantscope.checkpoint import Checkpoint
 from quantscope.decode.plane_reader import ReadLedger
 from quantscope.infer.examine import Examination
+from quantscope.infer.readers import Stance
 from quantscope.infer.solver import Solved
 from quantscope.model import Claim, Contract, Evidence, Finding, LogicalTensor, Reading
 
@@ -24,31 +25,15 @@ class TensorState(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[Evidence, ...]
     contract: Contract
     exam: Examination
+    reading: Reading | None = None
+    """The solved reading, with fields that sizes leave open as the bytes speak for them."""
+    declared_reading: Reading | None = None
+    """The solution closest to what the files claim; equals `reading` where nothing contradicts."""
     undecodable: str | None = None
     signature: int = 0
     """Equal for tensors that share shapes, dtypes and declarations."""
-
-    @property
-    def reading(self) -> Reading | None:
-        """The reading in force: the solved one, with undecided fields as the contract infers them."""
-        chosen = self.solved.chosen
-        if chosen is None:
-            return None
-        convention = self.contract.value("zero_convention")
-        if isinstance(convention, str) and convention != chosen.zero_convention:
-            return msgspec.structs.replace(chosen, zero_convention=convention)
-        return chosen
-
-    @property
-    def declared_reading(self) -> Reading | None:
-        """The reading that the files claim, where it differs only in fields that bytes cannot break."""
-        chosen = self.solved.chosen
-        if chosen is None:
-            return None
-        declared = self.contract["zero_convention"].declared
-        if declared and isinstance(declared[0].value, str) and chosen.zero != "none":
-            return msgspec.structs.replace(chosen, zero_convention=declared[0].value)
-        return chosen
+    stances: tuple[Stance, ...] = ()
+    """What known runtimes do with the zero convention of this tensor."""
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,8 +13,10 @@ from quantscope.decode.plane_reader import PlaneReader, ReadLedger
 from quantscope.decode.sampling import DEFAULT_GROUPS, total_groups
 from quantscope.errors import CancelledError, QuantscopeError
 from quantscope.families.protocol import Family
+from quantscope.infer.alternatives import alternative_evidence
 from quantscope.infer.examine import Examination, examine
-from quantscope.infer.reconcile import reconcile
+from quantscope.infer.readers import Stance, context_of, stances
+from quantscope.infer.reconcile import declared_reading, reading_in_force, reconcile
 from quantscope.infer.solver import Solved, solve
 from quantscope.infer.zero_convention import set_evidence, tensor_evidence
 from quantscope.model import Claim, Contract, Evidence, Finding, LogicalTensor, Reading
@@ -151,13 +153,14 @@ class _SharedSolver:
         claims: tuple[Claim, ...],
         evidence: tuple[Evidence, ...],
         reason: str | None,
+        known: tuple[Stance, ...],
     ) -> Contract:
         """The contract; shared by all tensors of a signature while no tensor-specific evidence exists."""
         if evidence:
-            return reconcile(solved, claims, evidence, reason)
+            return reconcile(solved, claims, evidence, reason, known)
         key = (number, 0)
         if key not in self._contracts:
-            self._contracts[key] = reconcile(solved, claims, (), reason)
+            self._contracts[key] = reconcile(solved, claims, (), reason, known)
         return self._contracts[key]
 
 
@@ -171,24 +174,44 @@ def _inspect_tensor(
     family = checkpoint.family(tensor)
     claims = solver.claims(family, tensor)
     number, solved, reason = solver.solve(family, tensor, claims)
+    known = _stances(tensor, solved, claims)
     exam = Examination()
-    evidence: list[Evidence] = []
+    steps: tuple[Evidence, ...] = ()
     if scope.mode != "headers":
-        exam = examine(family, tensor, solved.chosen, reader, scope.groups)
-        evidence += _family_evidence(family, tensor, solved, reader)
-        if solved.chosen is not None and exam.codes is not None:
-            evidence += byte_evidence(solved.chosen, exam, claims)
-    steps = tuple(evidence)
+        steps = tuple(_family_evidence(family, tensor, solved, reader))
+        steps += tuple(alternative_evidence(family, tensor, solved, reader))
+        reading = (
+            reading_in_force(solved, reconcile(solved, claims, steps)) if steps else solved.chosen
+        )
+        exam = examine(family, tensor, reading, reader, scope.groups)
+        if reading is not None and exam.codes is not None:
+            steps += tuple(byte_evidence(reading, exam, claims))
+    contract = solver.contract(number, solved, claims, steps, reason, known)
     return TensorState(
         tensor=tensor,
         solved=solved,
         claims=claims,
         evidence=steps,
-        contract=solver.contract(number, solved, claims, steps, reason),
+        contract=contract,
         exam=exam,
+        reading=reading_in_force(solved, contract),
+        declared_reading=declared_reading(solved, claims),
         undecodable=reason,
         signature=number,
+        stances=known,
     )
+
+
+def _stances(tensor: LogicalTensor, solved: Solved, claims: Sequence[Claim]) -> tuple[Stance, ...]:
+    if solved.chosen is None or solved.chosen.zero != "integer":
+        return ()
+    context = context_of(
+        tensor.family,
+        solved.chosen.bit_width,
+        claims,
+        tensor.plane("group_index") is not None,
+    )
+    return tuple(stances("zero_convention", context))
 
 
 def _family_evidence(
@@ -253,8 +276,15 @@ def _join_sets(states: Sequence[TensorState]) -> tuple[list[TensorState], list[E
         evidence.append(step)
         for position, member in zip(positions, members, strict=True):
             steps = (*member.evidence, step)
-            contract = reconcile(member.solved, member.claims, steps, member.undecodable)
-            result[position] = msgspec.structs.replace(member, evidence=steps, contract=contract)
+            contract = reconcile(
+                member.solved, member.claims, steps, member.undecodable, member.stances
+            )
+            result[position] = msgspec.structs.replace(
+                member,
+                evidence=steps,
+                contract=contract,
+                reading=reading_in_force(member.solved, contract),
+            )
     return result, evidence
 
 
