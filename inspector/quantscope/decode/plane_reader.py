@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -124,13 +125,14 @@ class PlaneReader:
         )
 
     def read(self, plane: Plane, rows: range | None = None, cols: range | None = None) -> Array:
-        """A window of a contiguous row-major plane in its storage type.
+        """A window of a row-major plane in its storage type.
 
         1-D planes are read as one row, scalars as [1, 1], planes of more than two axes as
-        [product of leading axes, last axis].
+        [product of leading axes, last axis]. A strided span (a field of a block struct) is read with the
+        bytes between its runs, one run a row.
 
         Args:
-            plane: a plane with one contiguous span and whole-byte elements.
+            plane: a plane with one span and whole-byte elements.
             rows: rows wanted, all by default.
             cols: columns wanted, all by default.
 
@@ -142,7 +144,7 @@ class PlaneReader:
             UnreadableError: the plane's dtype has no numpy storage type, or its bytes do not hold its shape.
         """
         code = STORAGE.get(plane.dtype)
-        if code is None or len(plane.spans) != 1 or plane.spans[0].count != 1:
+        if code is None or len(plane.spans) != 1:
             raise UnreadableError(
                 f"plane {plane.suffix} of dtype {plane.dtype} cannot be read as an array"
             )
@@ -160,6 +162,9 @@ class PlaneReader:
         if not len(rows) or not len(cols):
             return np.zeros((len(rows), len(cols)), dtype="=" + code)
         dtype = np.dtype((">" if plane.byte_order == "big" else "<") + code)
+        if plane.spans[0].count != 1:
+            array = self._runs(plane, dtype, rows)[:, cols.start : cols.stop]
+            return array.astype(dtype.newbyteorder("="))
         row_bytes = n_cols * item
         base = plane.byte_offset
         if len(cols) * _ROW_GAP >= n_cols or len(rows) == 1:
@@ -184,6 +189,17 @@ class PlaneReader:
             ]
             array = np.frombuffer(b"".join(pieces), dtype=dtype).reshape(len(rows), len(cols))
         return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
+
+    def _runs(self, plane: Plane, dtype: np.dtype[Any], rows: range) -> Array:
+        """Runs `rows` of a strided plane as a view [rows, elements of a run]."""
+        span = plane.spans[0]
+        nbytes = (len(rows) - 1) * span.stride_bytes + span.nbytes
+        start = span.byte_offset + rows.start * span.stride_bytes
+        data = self.read_bytes(plane.role, span.file_id, start, nbytes)
+        per_run = span.nbytes // dtype.itemsize
+        return np.ndarray(
+            (len(rows), per_run), dtype, data, strides=(span.stride_bytes, dtype.itemsize)
+        )
 
     def floats(self, plane: Plane, rows: range | None = None, cols: range | None = None) -> Array:
         """A window of a floating-point plane as float32 (F64 rounds; integers are converted)."""

@@ -50,11 +50,7 @@ def window_parts(
     except QuantscopeError:
         raise
     except Exception as problem:  # plugin boundary: becomes an error result with its cause
-        raise UndecodableError(
-            f"{tensor.name} cannot be decoded: its planes do not fit the reading "
-            f"({type(problem).__name__}: {problem})",
-            source=tensor.name,
-        ) from problem
+        raise _unfit(tensor, problem) from problem
 
 
 def decode_window(
@@ -76,9 +72,42 @@ def decode_window(
         reader: bounded reads.
         as_producer: use the producer's arithmetic and roundings instead of plain float32.
     """
-    parts = window_parts(family, tensor, reading, window, reader)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        direct = _direct(family, tensor, reading, window, reader, as_producer)
+        if direct is not None:
+            return direct
+        parts = window_parts(family, tensor, reading, window, reader)
         return family.combine(parts, reading, as_producer)
+
+
+def _direct(
+    family: Family,
+    tensor: LogicalTensor,
+    reading: Reading,
+    window: Window,
+    reader: PlaneReader,
+    as_producer: bool,
+) -> Array | None:
+    """The family's own decode of the window, where it has one that is faster than parts and combine."""
+    decode = getattr(family, "decode", None)
+    if decode is None or family.undecodable(tensor) is not None:
+        return None
+    check_window(reading, window)
+    try:
+        result: Array | None = decode(tensor, reading, window, reader, as_producer)
+    except QuantscopeError:
+        raise
+    except Exception as problem:  # plugin boundary
+        raise _unfit(tensor, problem) from problem
+    return result
+
+
+def _unfit(tensor: LogicalTensor, problem: Exception) -> UndecodableError:
+    return UndecodableError(
+        f"{tensor.name} cannot be decoded: its planes do not fit the reading "
+        f"({type(problem).__name__}: {problem})",
+        source=tensor.name,
+    )
 
 
 def stream_windows(reading: Reading) -> Iterator[Window]:

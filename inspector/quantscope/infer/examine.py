@@ -103,7 +103,7 @@ def examine(
     for plane in tensor.planes:
         if plane.role in VALUE_ROLES and plane.dtype in FLOAT_PLANES and len(plane.spans) == 1:
             try:
-                planes.append(plane_stats(plane, reader))
+                planes.append(plane_stats(plane, reader, _runs_to_read(plane, reading, n_groups)))
             except CancelledError:
                 raise
             except QuantscopeError as problem:
@@ -119,19 +119,53 @@ def examine(
     return Examination(planes=tuple(planes), codes=codes, error="; ".join(errors) or None)
 
 
-def plane_stats(plane: Plane, reader: PlaneReader) -> PlaneStats:
-    """Statistics over every value of a float plane, read in bounded pieces."""
+def _runs_to_read(
+    plane: Plane, reading: Reading | None, n_groups: int | None
+) -> Sequence[range] | None:
+    """Rows of a plane to look at; None for all.
+
+    A field of a block struct cannot be read without the codes around it, so its runs are sampled where
+    codes are.
+    """
+    if plane.spans[0].count == 1 or reading is None or n_groups is None:
+        return None
+    n_runs, n_rows = plane_2d(plane)[0], max(1, reading.shape[-2])
+    per_row = n_runs // n_rows
+    return [
+        range(window.rows.start * per_row, window.rows.stop * per_row)
+        for window in sample_windows(reading, n_groups)
+    ]
+
+
+def plane_stats(
+    plane: Plane, reader: PlaneReader, runs: Sequence[range] | None = None
+) -> PlaneStats:
+    """Statistics over the values of a float plane, read in bounded pieces.
+
+    Args:
+        plane: a plane with one span and a float dtype.
+        reader: bounded reads.
+        runs: rows to look at; all by default.
+    """
     n_rows, n_cols = plane_2d(plane)
-    step = max(1, CHUNK_ELEMENTS // max(1, n_cols))
+    row_bytes = max(1, n_cols, plane.spans[0].stride_bytes)
+    step = max(1, CHUNK_ELEMENTS // row_bytes)
+    pieces = [
+        range(start, min(start + step, run.stop))
+        for run in (runs if runs is not None else [range(n_rows)])
+        for start in range(run.start, run.stop, step)
+    ]
     counts = dict.fromkeys(("nan", "inf", "zero", "negative", "subnormal"), 0)
     first: dict[str, int] = {}
     magnitudes: list[Array] = []
     smallest: float | None = None
     largest: float | None = None
     low = high = None
-    for start in range(0, n_rows, step):
-        values = reader.floats(plane, range(start, min(start + step, n_rows))).ravel()
-        finite = _count(values, plane.dtype, start * n_cols, counts, first)
+    examined = 0
+    for piece in pieces:
+        values = reader.floats(plane, piece).ravel()
+        examined += values.size
+        finite = _count(values, plane.dtype, piece.start * n_cols, counts, first)
         if finite.size:
             smallest = (
                 float(finite.min()) if smallest is None else min(smallest, float(finite.min()))
@@ -147,7 +181,7 @@ def plane_stats(plane: Plane, reader: PlaneReader) -> PlaneStats:
         stored_name=plane.stored_name,
         dtype=plane.dtype,
         total=n_rows * n_cols,
-        examined=n_rows * n_cols,
+        examined=examined,
         smallest=smallest,
         largest=largest,
         median=float(np.median(np.concatenate(magnitudes))) if magnitudes else None,
@@ -190,7 +224,7 @@ def code_stats(
     """Histogram and tallies over a fixed sample of codes, or over all of them."""
     bits = reading.bit_width
     histogram = np.zeros(1 << bits if 0 < bits <= 8 else 0, dtype=np.int64)
-    lowest = -(1 << (bits - 1)) if reading.element.startswith("s") and bits else 0
+    lowest = 0
     zero = ZeroTally()
     rows = constant = elements = dead = 0
     per_row = max(1, total_groups(reading) // max(1, reading.shape[-2]))
@@ -202,6 +236,8 @@ def code_stats(
         if codes.size:
             constant += int((codes.min(axis=1) == codes.max(axis=1)).sum())
         if histogram.size and codes.dtype.kind in "iu":
+            if reading.element.startswith("s") or codes.dtype == np.int8:
+                lowest = -(1 << (bits - 1))
             shifted = codes.astype(np.int16) - lowest if lowest else codes
             counts = np.bincount(
                 np.clip(shifted, 0, histogram.size - 1).ravel(), minlength=histogram.size
