@@ -1,39 +1,52 @@
-"""The only module that writes stdout: data, never messages."""
+"""The only module that writes stdout: data, never messages.
+
+A reader that closes the pipe early ends the output, not the command: its exit code stays the result's.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterable
 from typing import IO
 
-import msgspec
+from quantscope.report.canonical import canonical_bytes
 
 
 def write_text(text: str) -> None:
     """Write text and a final newline to stdout."""
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
-    sys.stdout.flush()
+    data = text if text.endswith("\n") else text + "\n"
+    write_bytes(data.encode("utf-8", errors="backslashreplace"))
 
 
 def write_bytes(data: bytes) -> None:
     """Write bytes to stdout as they are."""
-    buffer: IO[bytes] = sys.stdout.buffer
-    buffer.write(data)
-    buffer.flush()
+    write_chunks((data,))
+
+
+def write_chunks(chunks: Iterable[bytes]) -> None:
+    """Write a stream of bytes to stdout."""
+    try:
+        sys.stdout.flush()
+        buffer: IO[bytes] = sys.stdout.buffer
+        for chunk in chunks:
+            buffer.write(chunk)
+        buffer.flush()
+    except BrokenPipeError:
+        _close_quietly()
 
 
 def write_json(document: object) -> None:
-    """Write one canonical JSON document: UTF-8, sorted keys, two-space indent, no NaN or Infinity."""
-    write_bytes(canonical_json(document))
+    """Write one canonical JSON document: UTF-8, sorted keys, no NaN or Infinity, inert on a terminal."""
+    write_bytes(canonical_bytes(document))
 
 
-def canonical_json(document: object) -> bytes:
-    """Canonical bytes of a JSON document.
-
-    Raises:
-        ValueError: it holds NaN or Infinity.
-    """
-    import json
-
-    plain = msgspec.to_builtins(document, str_keys=True)
-    text = json.dumps(plain, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
-    return (text + "\n").encode("utf-8", errors="surrogatepass")
+def _close_quietly() -> None:
+    """Point stdout at nothing, so that later writes and the flush at exit stay quiet."""
+    sink = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(sink, sys.stdout.fileno())
+    except (OSError, ValueError):
+        pass
+    finally:
+        os.close(sink)
