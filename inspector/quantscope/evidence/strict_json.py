@@ -23,9 +23,12 @@ _STRUCTURE = re.compile(r'["\[\]{}]')
 _STRING_REST = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
-# DEL, C1 controls, bidirectional and line controls: legal inside a JSON string, yet a terminal or
-# an editor acts on them.
-_ACTIVE = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
+# Controls, format, bidirectional and line marks: legal inside a JSON string, yet a terminal or an
+# editor acts on them.
+_ACTIVE = re.compile(
+    "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f]"
+)
 
 
 class EvidenceInputError(QuantscopeError):
@@ -150,7 +153,9 @@ def dump_canonical(document: Any) -> bytes:
         ValueError: a value is NaN or infinite.
     """
     text = json.dumps(document, allow_nan=False, ensure_ascii=False, indent=2, sort_keys=True)
-    safe = _ACTIVE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
+    safe = _ACTIVE.sub(
+        lambda match: json.dumps(match.group())[1:-1].replace("\x7f", "\\u007f"), text
+    )
     return (safe + "\n").encode("utf-8")
 
 
