@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 
 import msgspec
 
@@ -53,8 +52,12 @@ def group_tensors(index: TensorIndex, declared: Declarations, registry: FamilyRe
     companions: list[Companion] = []
     orphans: list[Orphan] = []
     failures: list[PluginFailure] = []
-    for family in _asked(index, registry):
+    dtypes = {tensor.dtype for tensor in index.tensors.values()}
+    keys = {key for file in index.files.values() for key in file.metadata}
+    for family in registry:
         try:
+            if not _asked(family, dtypes, keys, index):
+                continue
             found = list(family.group(index, declared))
         except Exception as problem:  # plugin boundary: one family must not take the others down
             failures.append(
@@ -96,17 +99,14 @@ def is_plain(tensor: StoredTensor) -> bool:
     return tensor.dtype in BUFFER_DTYPES and len(tensor.shape) < 2
 
 
-def _asked(index: TensorIndex, registry: FamilyRegistry) -> Iterable[Family]:
-    dtypes = {tensor.dtype for tensor in index.tensors.values()}
-    keys = {key for file in index.files.values() for key in file.metadata}
-    for family in registry:
-        signature = family.signature()
-        if (
-            not dtypes.isdisjoint(signature.dtypes)
-            or not keys.isdisjoint(signature.metadata_keys)
-            or any(index.names_with_last(part) for part in signature.last_parts)
-        ):
-            yield family
+def _asked(family: Family, dtypes: set[str], keys: set[str], index: TensorIndex) -> bool:
+    """Whether anything of the family's signature is present."""
+    signature = family.signature()
+    return (
+        not dtypes.isdisjoint(signature.dtypes)
+        or not keys.isdisjoint(signature.metadata_keys)
+        or any(index.names_with_last(part) for part in signature.last_parts)
+    )
 
 
 def _settle(claimed: list[LogicalTensor]) -> list[LogicalTensor]:

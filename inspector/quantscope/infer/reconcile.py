@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from quantscope.infer.effects import effect_of
 from quantscope.infer.readers import Stance
-from quantscope.infer.solver import Solved, claim_fits
+from quantscope.infer.solver import Solved, claim_fits, compatible
 from quantscope.model import (
     CONTRACT_FIELDS,
     Candidate,
@@ -21,6 +21,9 @@ from quantscope.model import (
 )
 from quantscope.model.claims import STRENGTH_RANK
 from quantscope.model.readings import Reading
+
+SIZE_FIELDS = frozenset({"group", "shape"})
+"""Fields that plane sizes determine even where a family has only one candidate for them."""
 
 HEADER_FIELDS = frozenset({"scale", "zero"})
 """Fields that the dtypes and the presence of planes in the header speak about."""
@@ -107,6 +110,16 @@ def structural_evidence(field: str, solved: Solved) -> list[Evidence]:
                 numbers={"readings_tried": len(possible), "readings_left": len(left)},
             )
         )
+    elif field in SIZE_FIELDS and len(left) == 1:
+        steps.append(
+            Evidence(
+                field=field,
+                method="size equations",
+                supports=tuple(left),
+                strength="proved",
+                numbers={"readings_tried": len(solved.candidates), "readings_left": 1},
+            )
+        )
     elif field in HEADER_FIELDS and len(left) == 1:
         steps.append(
             Evidence(
@@ -190,10 +203,7 @@ def match_of(claims: Sequence[Claim], inferred: Inferred | None, open_candidates
     """How declared and inferred compare."""
     if claims:
         first = claims[0].value
-        if any(
-            not (claim_fits(claim.value, first) or claim_fits(first, claim.value))
-            for claim in claims[1:]
-        ):
+        if any(not compatible(claim.value, first) for claim in claims[1:]):
             return "disagree"
         if inferred is None or inferred.strength == "convention":
             return "declared_only"

@@ -71,10 +71,7 @@ def consistent(claims: tuple[Claim, ...]) -> tuple[Claim, ...]:
     kept = []
     for claim in claims:
         rivals = [other for other in claims if other.field == claim.field]
-        agree = all(
-            claim_fits(claim.value, other.value) or claim_fits(other.value, claim.value)
-            for other in rivals
-        )
+        agree = all(compatible(claim.value, other.value) for other in rivals)
         if agree and claim.field in STRUCTURAL_FIELDS:
             kept.append(claim)
     return tuple(kept)
@@ -98,6 +95,13 @@ def agreement(reading: Reading, claims: tuple[Claim, ...]) -> tuple[int, int]:
         else:
             contradicts += 1
     return agrees, contradicts
+
+
+def compatible(one: Json, other: Json) -> bool:
+    """Whether two claims can both be true: equal, or dicts that agree on every key they share."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return all(compatible(one[key], other[key]) for key in one.keys() & other.keys())
+    return bool(one == other)
 
 
 def claim_fits(claimed: Json, value: Json) -> bool:

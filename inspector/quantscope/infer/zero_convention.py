@@ -21,37 +21,44 @@ FAR = 0.35
 """A mean farther than this from every reading points to a third convention or a wrong packing."""
 DECISIVE_MODULES = 8
 DECISIVE_SPREAD = 0.1
+OPEN_WIDTH = 8
+"""At this width one step is a small part of a group's spread; the mean decides nothing below this many bits only."""
 
 EXPECTED = {"as_is": 0.0, "minus_one": 1.0}
 """Expected mean(code - stored zero) under each reading."""
+READINGS = tuple(EXPECTED)
 
 
 class ZeroTally(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over sampled groups: enough to give mean(code - stored zero), and to join windows."""
+    """Sums over sampled groups: enough to give mean(code - zero used) per reading, and to join windows.
+
+    `sums` and `squares` are per reading in the order of EXPECTED: over groups, of the group's mean of
+    code - zero used, with the code of largest magnitude under that reading left out.
+    """
 
     groups: int = 0
     groups_left_out: int = 0
     """Groups with the stored zero at an end of the code range."""
-    mean_sum: float = 0.0
-    mean_square_sum: float = 0.0
+    sums: tuple[float, float] = (0.0, 0.0)
+    squares: tuple[float, float] = (0.0, 0.0)
     stored_min: int = 0
     stored_max: int = 0
     stored_seen: int = 0
     all_ones: int = 0
     zero_codes: int = 0
 
-    @property
-    def mean(self) -> float:
-        """Mean of code - stored zero over groups, each group's largest-magnitude code left out."""
-        return self.mean_sum / self.groups if self.groups else float("nan")
+    def mean(self, reading: str) -> float:
+        """Mean of code - zero used under a reading; near 0 under the right one."""
+        if not self.groups:
+            return float("nan")
+        return self.sums[READINGS.index(reading)] / self.groups
 
-    @property
-    def standard_error(self) -> float:
-        """Standard error of the mean over groups."""
+    def standard_error(self, reading: str) -> float:
+        """Standard error of that mean over groups."""
         if self.groups < 2:
             return float("inf")
-        variance = (self.mean_square_sum - self.groups * self.mean**2) / (self.groups - 1)
-        return float(np.sqrt(max(variance, 0.0) / self.groups))
+        square = self.squares[READINGS.index(reading)] - self.groups * self.mean(reading) ** 2
+        return float(np.sqrt(max(square / (self.groups - 1), 0.0) / self.groups))
 
     def joined(self, other: ZeroTally) -> ZeroTally:
         """Both tallies together."""
@@ -62,8 +69,8 @@ class ZeroTally(msgspec.Struct, frozen=True, kw_only=True):
         return ZeroTally(
             groups=self.groups + other.groups,
             groups_left_out=self.groups_left_out + other.groups_left_out,
-            mean_sum=self.mean_sum + other.mean_sum,
-            mean_square_sum=self.mean_square_sum + other.mean_square_sum,
+            sums=(self.sums[0] + other.sums[0], self.sums[1] + other.sums[1]),
+            squares=(self.squares[0] + other.squares[0], self.squares[1] + other.squares[1]),
             stored_min=min(self.stored_min, other.stored_min),
             stored_max=max(self.stored_max, other.stored_max),
             stored_seen=self.stored_seen + other.stored_seen,
@@ -84,14 +91,15 @@ def tally(parts: Parts, bit_width: int) -> ZeroTally:
         return ZeroTally()
     top = (1 << bit_width) - 1
     means, used = group_means(parts.codes, stored, parts.group_of_column)
-    stored_used = np.broadcast_to(stored, (means.shape[0], stored.shape[1]))[:, used]
+    stored_used = np.broadcast_to(stored, (means.shape[1], stored.shape[1]))[:, used]
     inner = (stored_used > 0) & (stored_used < top)
-    values = means[inner]
+    kept = means[:, inner]
+    sums, squares = kept.sum(axis=1), np.square(kept).sum(axis=1)
     return ZeroTally(
-        groups=int(values.size),
-        groups_left_out=int(inner.size - values.size),
-        mean_sum=float(values.sum()),
-        mean_square_sum=float(np.square(values).sum()),
+        groups=int(kept.shape[1]),
+        groups_left_out=int(inner.size - kept.shape[1]),
+        sums=(float(sums[0]), float(sums[1])),
+        squares=(float(squares[0]), float(squares[1])),
         stored_min=int(stored_used.min()),
         stored_max=int(stored_used.max()),
         stored_seen=int(stored_used.size),
@@ -101,12 +109,13 @@ def tally(parts: Parts, bit_width: int) -> ZeroTally:
 
 
 def group_means(codes: Array, stored: Array, group_of_column: Array) -> tuple[Array, Array]:
-    """Mean of code - stored zero per row and group, the largest-magnitude code of each group left out.
+    """Mean of code - zero used per reading, row and group, each group's largest-magnitude code left out.
 
-    Magnitude is taken from halfway between the two readings' zeros, so that leaving it out favours none.
+    Some producers turn each group so that its extreme weight takes an end code, which biases the plain
+    mean by up to a whole step at 8 bits; without that code the mean is honest.
 
     Returns:
-        float64 [R, G'] means and the integer [G'] group numbers that the columns use.
+        float64 [2, R, G'] means under as_is and minus_one, and the integer [G'] groups that columns use.
     """
     order = np.argsort(group_of_column, kind="stable")
     sorted_groups = group_of_column[order]
@@ -115,12 +124,16 @@ def group_means(codes: Array, stored: Array, group_of_column: Array) -> tuple[Ar
     zero = np.broadcast_to(stored, (codes.shape[0], stored.shape[1]))[:, sorted_groups]
     deviation = codes[:, order].astype(np.float32) - zero
     totals = np.add.reduceat(deviation, starts, axis=1, dtype=np.float64)
-    distance = deviation - np.float32(0.5)
-    highest = np.maximum.reduceat(distance, starts, axis=1).astype(np.float64)
-    lowest = np.minimum.reduceat(distance, starts, axis=1).astype(np.float64)
-    extreme = np.where(highest >= -lowest, highest, lowest) + 0.5
+    highest = np.maximum.reduceat(deviation, starts, axis=1).astype(np.float64)
+    lowest = np.minimum.reduceat(deviation, starts, axis=1).astype(np.float64)
     kept = np.maximum(counts - 1, 1)
-    return (totals - extreme) / kept, used
+    means = []
+    for centre in EXPECTED.values():
+        above, below = highest - centre, lowest - centre
+        extreme = np.where(above > -below, above, np.where(above < -below, below, 0.0))
+        number = np.where(above == -below, counts, kept)
+        means.append((totals - centre * counts - extreme) / number)
+    return np.stack(means), used
 
 
 def tensor_evidence(
@@ -163,18 +176,38 @@ def _constant_step(
     )
 
 
+def _supported(counted: ZeroTally) -> list[str]:
+    """Readings whose mean is near 0 and known well enough."""
+    return [
+        name
+        for name in READINGS
+        if abs(counted.mean(name)) < NEAR and counted.standard_error(name) < MAX_SE
+    ]
+
+
+def groups_needed(counted: ZeroTally) -> int | None:
+    """Groups that would bring the standard error under its limit; None where nothing was tallied."""
+    if counted.groups < 2:
+        return None
+    worst = max(counted.standard_error(name) for name in READINGS)
+    return int(np.ceil(counted.groups * (worst / MAX_SE) ** 2))
+
+
 def _statistic_step(counted: ZeroTally, bit_width: int, sample: Sample) -> Evidence:
-    mean, error = counted.mean, counted.standard_error
-    near = [name for name, centre in EXPECTED.items() if abs(mean - centre) < NEAR]
-    decided = counted.groups > 1 and error < MAX_SE and len(near) == 1 and bit_width < 8
+    near = _supported(counted)
+    decided = len(near) == 1 and bit_width < OPEN_WIDTH
     numbers: dict[str, Json] = {
         "groups": counted.groups,
         "groups_left_out": counted.groups_left_out,
     }
     if counted.groups:
-        numbers |= {"mean_as_is": round(mean, 6), "mean_minus_one": round(mean - 1.0, 6)}
+        for name in READINGS:
+            numbers[f"mean_{name}"] = round(counted.mean(name), 6)
     if counted.groups > 1:
-        numbers["standard_error"] = round(error, 6)
+        for name in READINGS:
+            numbers[f"standard_error_{name}"] = round(counted.standard_error(name), 6)
+        if not decided:
+            numbers["groups_needed"] = groups_needed(counted)
     return Evidence(
         field="zero_convention",
         method="code statistic",
@@ -188,33 +221,43 @@ def _statistic_step(counted: ZeroTally, bit_width: int, sample: Sample) -> Evide
 
 def set_evidence(tallies: Sequence[ZeroTally], bit_widths: Sequence[int]) -> Evidence | None:
     """Evidence of a set of modules: decisive when enough of them fall on one side, close together."""
-    means = np.array(
-        [
-            counted.mean
-            for counted, bits in zip(tallies, bit_widths, strict=True)
-            if counted.groups > 1 and counted.standard_error < MAX_SE and bits < 8
-        ]
-    )
-    if not means.size:
+    known = [
+        counted
+        for counted, bits in zip(tallies, bit_widths, strict=True)
+        if bits < OPEN_WIDTH
+        and counted.groups > 1
+        and min(counted.standard_error(name) for name in READINGS) < MAX_SE
+    ]
+    if not known:
         return None
-    sides = [name for name, centre in EXPECTED.items() if (np.abs(means - centre) < NEAR).all()]
-    spread = float(means.std(ddof=1)) if means.size > 1 else 0.0
-    decided = means.size >= DECISIVE_MODULES and len(sides) == 1 and spread < DECISIVE_SPREAD
-    far = int((np.min([np.abs(means - c) for c in EXPECTED.values()], axis=0) > FAR).sum())
+    means = {name: np.array([counted.mean(name) for counted in known]) for name in READINGS}
+    sides = [name for name, values in means.items() if (np.abs(values) < NEAR).all()]
+    spread = {
+        name: float(values.std(ddof=1)) if values.size > 1 else 0.0
+        for name, values in means.items()
+    }
+    decided = (
+        len(known) >= DECISIVE_MODULES and len(sides) == 1 and spread[sides[0]] < DECISIVE_SPREAD
+    )
+    nearest = np.min([np.abs(values) for values in means.values()], axis=0)
+    numbers: dict[str, Json] = {
+        "modules": len(known),
+        "modules_far_from_both": int((nearest > FAR).sum()),
+    }
+    for name, values in means.items():
+        numbers |= {
+            f"mean_{name}_min": round(float(values.min()), 6),
+            f"mean_{name}_max": round(float(values.max()), 6),
+            f"worst_{name}": round(float(np.abs(values).max()), 6),
+            f"spread_{name}": round(spread[name], 6),
+            f"modules_{name}": int((np.abs(values) < NEAR).sum()),
+        }
     return Evidence(
         field="zero_convention",
         method="code statistic over modules",
         supports=tuple(sides) if decided else (),
         strength="decisive" if decided else None,
-        numbers={
-            "modules": int(means.size),
-            "modules_far_from_both": far,
-            "mean_min": round(float(means.min()), 6),
-            "mean_max": round(float(means.max()), 6),
-            "worst_from_as_is": round(float(np.abs(means).max()), 6),
-            "worst_from_minus_one": round(float(np.abs(means - 1).max()), 6),
-            "spread": round(spread, 6),
-        },
-        sample=Sample(int(means.size), len(tallies), "modules"),
+        numbers=numbers,
+        sample=Sample(len(known), len(tallies), "modules"),
         assumes=("module means of weights are small against their spread",),
     )
