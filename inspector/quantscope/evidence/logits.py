@@ -322,7 +322,8 @@ def _chunk_statistics(x: Float64, y: Float64, start: int, field: str) -> RowStat
     for extreme in (error, shifted.min(axis=1)):
         _require_finite(extreme, start, f"{field}.kl_mean")
     log_p = shifted - log_rest[:, None]
-    log_ratio = _log_ratio(log_p, delta, delta_rest, top)
+    change = _relative_change(delta, delta_rest, top)
+    log_ratio = _log_ratio(log_p, y, change, log_rest, top)
     kl = _kl_terms(log_p, log_ratio, y).sum(axis=1)
     _require_finite(kl, start, f"{field}.kl_mean")
     margin, margin_rest = _margin(x, top)
@@ -349,30 +350,40 @@ def _require_finite(row_values: Float64, start: int, field: str) -> None:
         )
 
 
-def _log_ratio(log_p: Float64, delta: Float64, delta_rest: Float64, top: Int64) -> Float64:
+def _log_ratio(
+    log_p: Float64, candidate: Float64, change: Float64, log_rest: Float64, top: Int64
+) -> Float64:
     """Log q - log p of each token, accurate relative to itself where rows are nearly equal.
 
     With u the change of a logit relative to the change of the reference's top one, it is
     u - log(sum p exp(u)); the logarithm is taken of 1 + sum p expm1(u) where that is near 1.
+    Where u is large, log p + u is taken from the candidate's own logits: of two huge numbers that
+    cancel nothing would be left.
     """
-    index = np.arange(delta.shape[0])
-    centre, centre_rest = delta[index, top][:, None], delta_rest[index, top][:, None]
-    change, rest = _two_difference(delta, np.broadcast_to(centre, delta.shape))
-    change = change + (rest + (delta_rest - centre_rest))
     p = np.exp(log_p)
     moved = p * np.expm1(np.minimum(change, 1.0))
+    log_moved = candidate - candidate[np.arange(top.size), top][:, None] - log_rest[:, None]
     far = change > 1.0
     if far.any():
-        moved[far] = np.exp(log_p[far] + change[far]) - p[far]
+        moved[far] = np.exp(log_moved[far]) - p[far]
     total = moved.sum(axis=1)
     log_norm = np.log1p(total)
     wide = ~(np.abs(total) <= 0.5)
     if wide.any():
-        exponents = log_p[wide] + change[wide]
-        largest = exponents.max(axis=1)
-        log_norm[wide] = largest + np.log(np.exp(exponents - largest[:, None]).sum(axis=1))
+        largest = log_moved[wide].max(axis=1)
+        rest = np.exp(log_moved[wide] - largest[:, None]).sum(axis=1)
+        log_norm[wide] = largest + np.log(rest)
     ratio: Float64 = change - log_norm[:, None]
     return ratio
+
+
+def _relative_change(delta: Float64, delta_rest: Float64, top: Int64) -> Float64:
+    """Delta minus its value at the reference's top token, free of common shifts."""
+    index = np.arange(top.size)
+    centre = np.broadcast_to(delta[index, top][:, None], delta.shape)
+    change, rest = _two_difference(delta, centre)
+    result: Float64 = change + (rest + (delta_rest - delta_rest[index, top][:, None]))
+    return result
 
 
 def _kl_terms(log_p: Float64, log_ratio: Float64, candidate: Float64) -> Float64:
