@@ -215,31 +215,30 @@ def encode(values: Table, fmt: FloatFormat, *, saturate: bool = True) -> NDArray
         values: float32, any shape.
         fmt: a signed format of at most eight bits.
         saturate: values beyond the largest finite one become that one; otherwise infinity where the
-            format has it, else NaN, as torch casts. Formats without a NaN always saturate.
+            format has it, else NaN. Formats without a NaN always saturate. torch 2.13 saturates E4M3FN
+            and not the other three; ml_dtypes 0.6 saturates none of the four.
 
     Returns:
         uint8 codes. NaN becomes the NaN code of the format with its sign kept; a format without one gives
         its largest value. FNUZ formats give +0 for -0.
 
-    Source: OCP 8-bit floating point v1.0 and MX v1.0 for the rounding; torch 2.13 casts for overflow.
+    Source: OCP 8-bit floating point v1.0 and MX v1.0.
     """
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     sign = (bits >> np.uint32(31)).astype(np.uint8)
     magnitude = bits & np.uint32(0x7FFF_FFFF)
     codes = _round_magnitude(magnitude, fmt)
     largest = _largest_code(fmt)
-    is_nan = magnitude > np.uint32(0x7F80_0000)
     if saturate or fmt.specials == "none":
-        over = np.where(is_nan, _nan_code(fmt), np.minimum(codes, largest))
+        beyond = largest
     else:
-        infinite = largest + 1 if fmt.specials == "ieee" else _nan_code(fmt)
-        over = np.where(codes > largest, infinite, codes)
-        over = np.where(is_nan, _nan_code(fmt), over)
-    result = over.astype(np.uint8)
-    result |= sign << np.uint8(fmt.code_bits - 1)
+        beyond = largest + 1 if fmt.specials == "ieee" else _nan_code(fmt)
+    codes[codes > largest] = beyond
+    codes[magnitude > np.uint32(0x7F80_0000)] = _nan_code(fmt)
+    result = codes.astype(np.uint8)
     if fmt.specials == "nan_at_negative_zero":
-        result[(over == 0)] = 0
-        result[over == 0x80] = 0x80
+        sign[result % 0x80 == 0] = 0
+    result |= sign << np.uint8(fmt.code_bits - 1)
     return result
 
 
@@ -281,6 +280,4 @@ def _largest_code(fmt: FloatFormat) -> int:
 
 def _nan_code(fmt: FloatFormat) -> int:
     last = (1 << (fmt.exponent_bits + fmt.mantissa_bits)) - 1
-    return {"ieee": last, "nan_at_all_ones": last, "nan_at_negative_zero": 0x80, "none": last}[
-        fmt.specials
-    ]
+    return 0x80 if fmt.specials == "nan_at_negative_zero" else last
