@@ -2,59 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 
 from quantscope.decode.parts import Array, Parts
-from quantscope.decode.plane_reader import STORAGE_BITS, PlaneReader, plane_2d
+from quantscope.decode.plane_reader import STORAGE_BITS, PlaneReader
 from quantscope.decode.sampling import sample_windows, total_groups
 from quantscope.decode.window import window_parts
 from quantscope.errors import CancelledError, QuantscopeError
 from quantscope.families.protocol import Family
+from quantscope.infer.code_windows import CodeWindows, code_windows
+from quantscope.infer.plane_values import PlaneStats, number_format, plane_stats
+from quantscope.infer.side_planes import IndexStats, ZeroPlane, index_stats, zero_plane
 from quantscope.infer.zero_convention import ZeroTally, tally
 from quantscope.model import LogicalTensor, Plane, Reading
 
 FLOAT_PLANES = frozenset(
     {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"}
 )
+T = TypeVar("T")
+
 VALUE_ROLES = frozenset({"scale", "scale2", "zero", "minimum"})
-CHUNK_ELEMENTS = 1 << 20
-
-_SMALLEST_NORMAL = {
-    "F16": 2.0**-14,
-    "BF16": 2.0**-126,
-    "F32": 2.0**-126,
-    "F8_E4M3": 2.0**-6,
-    "F8_E5M2": 2.0**-14,
-}
-
-
-class PlaneStats(msgspec.Struct, frozen=True, kw_only=True):
-    """What the values of one scale-like plane look like.
-
-    `first` gives the flat index of the first value of each odd kind (nan, inf, zero, negative,
-    subnormal). Extremes and median are over finite values, by magnitude.
-    """
-
-    role: str
-    suffix: str
-    stored_name: str
-    dtype: str
-    total: int
-    examined: int
-    nan: int = 0
-    inf: int = 0
-    zero: int = 0
-    negative: int = 0
-    subnormal: int = 0
-    smallest: float | None = None
-    largest: float | None = None
-    median: float | None = None
-    distinct_hint: int | None = None
-    """1 where every value examined is equal, else None."""
-    first: dict[str, int] = {}
 
 
 class CodeStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +42,13 @@ class CodeStats(msgspec.Struct, frozen=True, kw_only=True):
     """Sampled rows in which every code is equal."""
     rows: int = 0
     zero_scale_live_codes: int = 0
-    """Sampled groups whose scale is zero although their codes are not all at the zero point."""
+    """Sampled rows with a group whose scale is zero although its codes are not all at the zero point."""
+    zero_rows: int = 0
+    """Sampled rows that decode to zero everywhere, whatever their scales."""
+    first_zero_row: int | None = None
+    below_zero: int = 0
+    """Codes below their zero point (sign set, for floating codes)."""
+    above_zero: int = 0
 
 
 class Examination(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +56,9 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
 
     planes: tuple[PlaneStats, ...] = ()
     codes: CodeStats | None = None
+    windows: CodeWindows | None = None
+    index: IndexStats | None = None
+    zeros: ZeroPlane | None = None
     error: str | None = None
 
 
@@ -98,120 +78,57 @@ def examine(
         reader: bounded reads with a ledger.
         n_groups: groups to sample; None for every code.
     """
-    planes: list[PlaneStats] = []
     errors: list[str] = []
-    for plane in tensor.planes:
-        if plane.role in VALUE_ROLES and plane.dtype in FLOAT_PLANES and len(plane.spans) == 1:
-            try:
-                planes.append(plane_stats(plane, reader, _runs_to_read(plane, reading, n_groups)))
-            except CancelledError:
-                raise
-            except QuantscopeError as problem:
-                errors.append(problem.message)
-    codes: CodeStats | None = None
-    if reading is not None and family.undecodable(tensor) is None:
+
+    def attempt(read: Callable[[], T]) -> T | None:
         try:
-            codes = code_stats(family, tensor, reading, reader, n_groups)
+            return read()
         except CancelledError:
             raise
         except QuantscopeError as problem:
             errors.append(problem.message)
-    return Examination(planes=tuple(planes), codes=codes, error="; ".join(errors) or None)
+            return None
 
-
-def _runs_to_read(
-    plane: Plane, reading: Reading | None, n_groups: int | None
-) -> Sequence[range] | None:
-    """Rows of a plane to look at; None for all.
-
-    A field of a block struct cannot be read without the codes around it, so its runs are sampled where
-    codes are.
-    """
-    if plane.spans[0].count == 1 or reading is None or n_groups is None:
-        return None
-    n_runs, n_rows = plane_2d(plane)[0], max(1, reading.shape[-2])
-    per_row = n_runs // n_rows
-    return [
-        range(window.rows.start * per_row, window.rows.stop * per_row)
-        for window in sample_windows(reading, n_groups)
-    ]
-
-
-def plane_stats(
-    plane: Plane, reader: PlaneReader, runs: Sequence[range] | None = None
-) -> PlaneStats:
-    """Statistics over the values of a float plane, read in bounded pieces.
-
-    Args:
-        plane: a plane with one span and a float dtype.
-        reader: bounded reads.
-        runs: rows to look at; all by default.
-    """
-    n_rows, n_cols = plane_2d(plane)
-    row_bytes = max(1, n_cols, plane.spans[0].stride_bytes)
-    step = max(1, CHUNK_ELEMENTS // row_bytes)
-    pieces = [
-        range(start, min(start + step, run.stop))
-        for run in (runs if runs is not None else [range(n_rows)])
-        for start in range(run.start, run.stop, step)
-    ]
-    counts = dict.fromkeys(("nan", "inf", "zero", "negative", "subnormal"), 0)
-    first: dict[str, int] = {}
-    magnitudes: list[Array] = []
-    smallest: float | None = None
-    largest: float | None = None
-    low = high = None
-    examined = 0
-    for piece in pieces:
-        values = reader.floats(plane, piece).ravel()
-        examined += values.size
-        finite = _count(values, plane.dtype, piece.start * n_cols, counts, first)
-        if finite.size:
-            smallest = (
-                float(finite.min()) if smallest is None else min(smallest, float(finite.min()))
+    everything = n_groups is None
+    planes: list[PlaneStats] = []
+    for plane in tensor.planes:
+        word = scale_word(plane, reading)
+        if plane.role in VALUE_ROLES and number_format(plane, word) in FLOAT_PLANES:
+            stats = attempt(
+                lambda p=plane, w=word: plane_stats(p, reader, word=w, everything=everything)  # type: ignore[misc]
             )
-            largest = float(finite.max()) if largest is None else max(largest, float(finite.max()))
-            magnitudes.append(finite[:: max(1, finite.size // 4096)])
-        if values.size:
-            low = values.min() if low is None else min(low, values.min())
-            high = values.max() if high is None else max(high, values.max())
-    return PlaneStats(
-        role=plane.role,
-        suffix=plane.suffix,
-        stored_name=plane.stored_name,
-        dtype=plane.dtype,
-        total=n_rows * n_cols,
-        examined=examined,
-        smallest=smallest,
-        largest=largest,
-        median=float(np.median(np.concatenate(magnitudes))) if magnitudes else None,
-        distinct_hint=1 if low is not None and low == high else None,
-        first=first,
-        **counts,
+            if stats is not None:
+                planes.append(stats)
+    index_plane, zeros_plane, codes_plane = (
+        tensor.plane(role) for role in ("group_index", "zero", "codes")
+    )
+    index = zeros = windows = codes = None
+    if index_plane is not None:
+        index = attempt(lambda: index_stats(index_plane, reader))
+    if zeros_plane is not None and reading is not None and reading.zero == "integer":
+        zeros = attempt(lambda: zero_plane(zeros_plane, reading, reader))
+    if codes_plane is not None:
+        windows = attempt(lambda: code_windows(codes_plane, reader, everything=everything))
+    if reading is not None and family.undecodable(tensor) is None:
+        codes = attempt(lambda: code_stats(family, tensor, reading, reader, n_groups))
+    return Examination(
+        planes=tuple(planes),
+        codes=codes,
+        windows=windows,
+        index=index,
+        zeros=zeros,
+        error="; ".join(errors) or None,
     )
 
 
-def _count(
-    values: Array, dtype: str, base: int, counts: dict[str, int], first: dict[str, int]
-) -> Array:
-    """Count odd values into `counts` and `first`; returns magnitudes of the finite ones."""
-    magnitude = np.abs(values)
-    finite = np.isfinite(values)
-    limit = np.float32(_SMALLEST_NORMAL.get(dtype, 0.0))
-    kinds = {
-        "nan": np.isnan(values),
-        "inf": np.isinf(values),
-        "zero": values == 0,
-        "negative": values < 0,
-        "subnormal": finite & (magnitude > 0) & (magnitude < limit),
-    }
-    for kind, mask in kinds.items():
-        hits = int(np.count_nonzero(mask))
-        if hits:
-            counts[kind] += hits
-            first.setdefault(kind, base + int(np.argmax(mask)))
-    kept: Array = magnitude[finite]
-    return kept
+def scale_word(plane: Plane, reading: Reading | None) -> str:
+    """The scale format that a reading gives to a plane; empty where it says nothing."""
+    if reading is None:
+        return ""
+    level = {"scale": 0, "scale2": 1}.get(plane.role)
+    if level is None or level >= len(reading.scale):
+        return ""
+    return reading.scale[level].dtype
 
 
 def code_stats(
@@ -226,7 +143,8 @@ def code_stats(
     histogram = np.zeros(1 << bits if 0 < bits <= 8 else 0, dtype=np.int64)
     lowest = 0
     zero = ZeroTally()
-    rows = constant = elements = dead = 0
+    rows = constant = elements = dead = below = above = zero_rows = 0
+    first_zero_row: int | None = None
     per_row = max(1, total_groups(reading) // max(1, reading.shape[-2]))
     for window in sample_windows(reading, n_groups):
         parts = window_parts(family, tensor, reading, window, reader)
@@ -246,6 +164,10 @@ def code_stats(
         if parts.stored_zero is not None:
             zero = zero.joined(tally(parts, bits))
         dead += _zero_scale_live(parts)
+        under, over, empty = _sides(parts)
+        below, above, zero_rows = below + under, above + over, zero_rows + int(empty.sum())
+        if first_zero_row is None and empty.any():
+            first_zero_row = window.rows.start + int(np.argmax(empty))
     return CodeStats(
         groups_examined=rows * per_row,
         groups_total=total_groups(reading),
@@ -256,7 +178,33 @@ def code_stats(
         rows=rows,
         constant_rows=constant,
         zero_scale_live_codes=dead,
+        zero_rows=zero_rows,
+        first_zero_row=first_zero_row,
+        below_zero=below,
+        above_zero=above,
     )
+
+
+def _sides(parts: Parts) -> tuple[int, int, Array]:
+    """Codes below and above zero, and the rows whose codes all decode to zero."""
+    codes = parts.codes
+    nothing = np.zeros(codes.shape[0], dtype=bool)
+    if parts.combine == "lut" and parts.lut is not None:
+        value = np.asarray(parts.lut)[codes]
+        signs = np.signbit(value)
+        return int(signs.sum()), int((~signs).sum()), (value == 0).all(axis=1)
+    if parts.combine == "value":
+        value = codes.astype(np.float32)
+        return int((value < 0).sum()), int((value > 0).sum()), (value == 0).all(axis=1)
+    if parts.combine == "affine" and parts.group_of_column.ndim == 1:
+        zero = 0 if parts.zero is None else parts.per_element(np.asarray(parts.zero))
+        deviation = codes.astype(np.float32) - zero
+        return (
+            int((deviation < 0).sum()),
+            int((deviation > 0).sum()),
+            (deviation == 0).all(axis=1),
+        )
+    return 0, 0, nothing
 
 
 def _zero_scale_live(parts: Parts) -> int:

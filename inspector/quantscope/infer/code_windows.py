@@ -1,0 +1,140 @@
+"""Raw bytes of a code plane by windows: how evenly bytes are used, and regions of one repeated byte."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from quantscope.decode.parts import Array
+from quantscope.decode.plane_reader import PlaneReader
+from quantscope.model import Plane
+
+WINDOW_BYTES = 4096
+BLANK_BYTES = 1024
+"""A blank region is reported from this many equal bytes."""
+WHOLE_BYTES = 4 << 20
+SAMPLED_RUNS = 64
+RUN_BYTES = 1 << 16
+CHUNK_BYTES = 1 << 22
+
+
+class CodeWindows(msgspec.Struct, frozen=True, kw_only=True):
+    """Byte statistics of one code plane.
+
+    Entropies are in bits a byte over windows of `window_bytes`; offsets are absolute in the file.
+    """
+
+    stored_name: str
+    file_id: int
+    bytes_total: int
+    bytes_examined: int
+    window_bytes: int
+    windows: int = 0
+    entropy_median: float = 0.0
+    entropy_highest: float = 0.0
+    highest_at: int = 0
+    entropy_lowest: float = 0.0
+    lowest_at: int = 0
+    spread: float = 0.0
+    """Median distance of a window's entropy from the median."""
+    high_windows: int = 0
+    """Windows more than half a bit above the median."""
+    entropy: float = 0.0
+    """Entropy of all bytes examined together."""
+    blank_bytes: int = 0
+    blank_at: int = 0
+    """First byte of the first blank region."""
+    blank_value: int = 0
+
+
+def code_windows(plane: Plane, reader: PlaneReader, *, everything: bool) -> CodeWindows | None:
+    """Statistics over the bytes of a contiguous code plane; None where its bytes are not in one piece."""
+    if len(plane.spans) != 1 or plane.spans[0].count != 1 or plane.nbytes <= 0:
+        return None
+    runs = _runs(plane.nbytes, everything)
+    histogram = np.zeros(256, dtype=np.int64)
+    entropies: list[Array] = []
+    places: list[Array] = []
+    blank = [0, 0, 0]
+    examined = 0
+    for start, length in runs:
+        data = np.frombuffer(
+            reader.read_bytes(plane.role, plane.file_id, plane.byte_offset + start, length),
+            dtype=np.uint8,
+        )
+        examined += length
+        histogram += np.bincount(data, minlength=256)
+        _blank(data, plane.byte_offset + start, blank)
+        whole = length // WINDOW_BYTES
+        if whole:
+            entropies.append(window_entropy(data[: whole * WINDOW_BYTES].reshape(whole, -1)))
+            places.append(plane.byte_offset + start + np.arange(whole) * WINDOW_BYTES)
+    result = CodeWindows(
+        stored_name=plane.stored_name,
+        file_id=plane.file_id,
+        bytes_total=plane.nbytes,
+        bytes_examined=examined,
+        window_bytes=WINDOW_BYTES,
+        entropy=float(_entropy(histogram[None, :])[0]),
+        blank_bytes=blank[0],
+        blank_at=blank[1],
+        blank_value=blank[2],
+    )
+    if not entropies:
+        return result
+    values, at = np.concatenate(entropies), np.concatenate(places)
+    median = float(np.median(values))
+    return msgspec.structs.replace(
+        result,
+        windows=int(values.size),
+        entropy_median=median,
+        entropy_highest=float(values.max()),
+        highest_at=int(at[int(values.argmax())]),
+        entropy_lowest=float(values.min()),
+        lowest_at=int(at[int(values.argmin())]),
+        spread=float(np.median(np.abs(values - median))),
+        high_windows=int((values > median + 0.5).sum()),
+    )
+
+
+def _runs(total: int, everything: bool) -> list[tuple[int, int]]:
+    if everything or total <= WHOLE_BYTES:
+        return [(start, min(CHUNK_BYTES, total - start)) for start in range(0, total, CHUNK_BYTES)]
+    return [
+        (
+            number * (total - RUN_BYTES) // (SAMPLED_RUNS - 1) // WINDOW_BYTES * WINDOW_BYTES,
+            RUN_BYTES,
+        )
+        for number in range(SAMPLED_RUNS)
+    ]
+
+
+def window_entropy(windows: Array) -> Array:
+    """Entropy in bits a byte of each row of a uint8 [W, B] array."""
+    count = windows.shape[0]
+    shifted = windows.astype(np.int32) + (np.arange(count, dtype=np.int32) * 256)[:, None]
+    histograms = np.bincount(shifted.ravel(), minlength=count * 256).reshape(count, 256)
+    return _entropy(histograms)
+
+
+def _entropy(histograms: Array) -> Array:
+    total = histograms.sum(axis=1, keepdims=True)
+    share = histograms / np.maximum(total, 1)
+    logs = np.log2(share, out=np.zeros_like(share), where=share > 0)
+    entropy: Array = -(share * logs).sum(axis=1)
+    return entropy
+
+
+def _blank(data: Array, base: int, found: list[int]) -> None:
+    """Add the blank bytes of a stretch to [bytes, first offset, value]."""
+    pieces = data.size // BLANK_BYTES
+    if not pieces:
+        return
+    rows = data[: pieces * BLANK_BYTES].reshape(pieces, BLANK_BYTES)
+    blank = (rows == rows[:, :1]).all(axis=1)
+    hits = int(blank.sum())
+    if hits:
+        if not found[0]:
+            first = int(np.argmax(blank))
+            found[1], found[2] = base + first * BLANK_BYTES, int(rows[first, 0])
+        found[0] += hits * BLANK_BYTES
