@@ -88,8 +88,19 @@ class Family(Protocol):
         """Float32 [R, C] weights of the parts; the engine's arithmetic by default."""
         ...
 
-    def locate(self, tensor: LogicalTensor, reading: Reading, row: int, col: int) -> Cell:
-        """Where the element's code, scale and zero lie, to the bit."""
+    def locate(
+        self,
+        tensor: LogicalTensor,
+        reading: Reading,
+        row: int,
+        col: int,
+        reader: PlaneReader | None = None,
+    ) -> Cell:
+        """Where the element's code, scale and zero lie, to the bit.
+
+        Formats whose group of a column is itself stored (act-order) need `reader` to find the scale;
+        without one they give the natural group.
+        """
         ...
 
     def undecodable(self, tensor: LogicalTensor) -> str | None:

@@ -1,8 +1,9 @@
 """GPTQ: qweight packed along the input axis, qzeros along the output axis, scales [groups, out].
 
 Planes, packing and conventions: AutoGPTQ (auto_gptq/nn_modules/qlinear/qlinear_cuda_old.py), GPTQModel
-(gptqmodel/nn_modules/qlinear/__init__.py, gptqmodel/utils/planar_packing.py, gptqmodel/quantization/config.py),
-AutoRound (auto_round/inference/backend.py).
+(gptqmodel/nn_modules/qlinear/__init__.py, gptqmodel/utils/planar_packing.py, gptqmodel/utils/model.py),
+AutoRound (auto_round/inference/backend.py). W[n, k] = scales[g, n] * (q[k, n] - zero[g, n]) with
+g = g_idx[k], in float32 with one rounding per step.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
-from quantscope.decode import bits
+from quantscope.containers.records import StoredTensor
 from quantscope.decode.parts import Array, Parts, Window
 from quantscope.decode.plane_reader import STORAGE_BITS, PlaneReader
+from quantscope.errors import UndecodableError
 from quantscope.families.base import SCALE_WORDS, FamilyBase, ceil_div, demand, element_span
-from quantscope.families.declarations import Declarations, Section
+from quantscope.families.declarations import Declarations
 from quantscope.families.index import TensorIndex
-from quantscope.families.modules import dynamic_key, dynamic_override
 from quantscope.families.protocol import Signature
 from quantscope.model import (
     Arithmetic,
@@ -35,75 +36,63 @@ from quantscope.model import (
     Reading,
     Sample,
     ScaleLevel,
-    Source,
 )
 
-GROUP_SIZES = (16, 32, 64, 128, 256, 512, 1024)
-"""Group sizes tried beside the exact quotient K/G."""
+from quantscope_plugins.families import qweight_config, scale_grid
+from quantscope_plugins.families.packed_axis import PackedAxis
 
 BIT_WIDTHS = (4, 8, 3, 2, 5, 6, 7)
 PLANAR_ONLY = (5, 6, 7)
 """Widths that only the planar format writes (GPTQModel, gptqmodel/nn_modules/qlinear/__init__.py)."""
 
-CONVENTIONS = {"gptq": "minus_one", "gptq_v2": "as_is", "gptq_p": "as_is"}
-"""`checkpoint_format` -> what a stored zero means."""
+WORDS = ("I32", "U32", "I16", "I64", "I8", "U8")
+"""Dtypes of packed words; GPTQModel's pack_dtype allows 8 to 64 bits, 32 is the rule."""
 
-AUTOROUND_CONVENTIONS = {
-    "auto_round": "as_is",
-    "auto_round:gptqmodel": "as_is",
-    "auto_round:auto_gptq": "minus_one",
-    "auto_gptq": "minus_one",
-}
-"""AutoRound `packing_format` -> what a stored zero means (AutoRound, auto_round/inference/backend.py)."""
+FLOATS = ("F16", "BF16", "F32")
 
-METHODS = ("gptq", "auto-round", "intel/auto-round", "auto_round")
+SUFFIXES = ("qweight", "qzeros", "scales", "g_idx")
 
 
 class Gptq(FamilyBase):
-    """GPTQ v1, v2 and planar, 2 to 8 bits, with or without act-order."""
+    """GPTQ v1, v2 and planar, 2 to 8 bits, with or without act-order or stored zeros."""
 
     name: ClassVar[str] = "gptq"
     title: ClassVar[str] = "GPTQ (qweight packed along in, zeros along out)"
 
     def signature(self) -> Signature:
         """`qweight` beside `scales`."""
-        return Signature(last_parts=("qweight", "qzeros", "g_idx"))
+        return Signature(last_parts=SUFFIXES)
 
     def group(
         self, index: TensorIndex, declared: Declarations
     ) -> Iterator[LogicalTensor | Companion | Orphan]:
         """One logical tensor per module whose planes have the GPTQ shapes, or whose declaration says so."""
-        says_gptq = any(section.method in METHODS for section in declared.sections)
-        modules = dict.fromkeys(index.modules_with("qweight") + index.modules_with("qzeros"))
+        says_gptq = bool(
+            qweight_config.methods(declared) & {"gptq", *qweight_config.AUTOROUND_METHODS}
+        )
+        modules = dict.fromkeys(
+            module for suffix in SUFFIXES for module in index.modules_with(suffix)
+        )
         for module in modules:
             qweight, scales = index.get(module, "qweight"), index.get(module, "scales")
             if qweight is None or scales is None:
                 yield from self._orphans(index, module, says_gptq)
                 continue
-            certainty = self._certainty(qweight.shape, scales.shape, qweight.dtype, says_gptq)
-            if not certainty:
-                continue
-            yield self._tensor(index, declared, module, certainty)
-
-    @staticmethod
-    def _certainty(
-        qweight: tuple[int, ...], scales: tuple[int, ...], dtype: str, says_gptq: bool
-    ) -> int:
-        """3 where shapes say GPTQ and nothing else, 1 where only names do."""
-        if dtype not in ("I32", "U32", "I16", "I64", "I8") or len(qweight) != 2:
-            return 0
-        if len(scales) == 2 and qweight[1] == scales[1]:
-            if dtype == "I16":
-                return 2 if says_gptq else 0
-            return 3 if qweight[0] != scales[0] else 2
-        return 1 if says_gptq else 0
+            certainty = _certainty(qweight, scales, index.get(module, "qzeros"), says_gptq)
+            if certainty:
+                yield self._tensor(index, declared, module, certainty)
 
     def _orphans(self, index: TensorIndex, module: str, says_gptq: bool) -> Iterator[Orphan]:
-        if not says_gptq:
+        """Planes without qweight or scales; `scales` and `g_idx` alone are nobody's unless GPTQ is declared."""
+        missing = tuple(
+            suffix for suffix in ("qweight", "scales") if index.get(module, suffix) is None
+        )
+        if index.get(module, "weight") is not None and index.get(module, "qweight") is None:
             return
-        needed = ("qweight", "scales")
-        missing = tuple(suffix for suffix in needed if index.get(module, suffix) is None)
-        for suffix in ("qweight", "qzeros", "scales", "g_idx"):
+        qweight = index.get(module, "qweight")
+        if not says_gptq and (qweight is None or qweight.dtype not in ("I32", "U32")):
+            return
+        for suffix in SUFFIXES:
             stored = index.get(module, suffix)
             if stored is not None:
                 yield Orphan(
@@ -121,88 +110,31 @@ class Gptq(FamilyBase):
             index.plane("bias", module, "bias"),
         ]
         kept = tuple(plane for plane in planes if plane is not None)
-        section = _section(declared)
-        facts = []
-        if section is not None and (
-            section.get("provider") == "auto-round" or section.method.endswith("auto-round")
-        ):
-            facts.append(("producer", "auto-round"))
-        if "auto_gptq_version" in {key for file in declared.files for key in file.metadata}:
-            facts.append(("producer", "auto-gptq"))
-        planar = section is not None and _format(section) == "gptq_p"
-        rows, n_out = kept[0].shape
+        words = qweight_config.formats(declared)
+        facts = [
+            ("sizes", ",".join(map(str, qweight_config.declared_sizes(module, declared)))),
+            ("producer", _producer(declared)),
+            ("minus_one_producer", _minus_one_producer(declared)),
+        ]
+        if words & {"gptq_v2", "auto_round", "auto_round:gptqmodel"}:
+            facts.append(("zeros", "as_is"))
+        rows, n_out = kept[0].shape if len(kept[0].shape) == 2 else (0, 0)
         return LogicalTensor(
             name=f"{module}.weight" if module else "weight",
             module=module,
             family=self.name,
-            word="gptq_planar" if planar else "gptq",
+            word="gptq_planar" if "gptq_p" in words else "gptq",
             shape=(n_out, rows * (STORAGE_BITS[kept[0].dtype] // 4)),
             planes=kept,
             certainty=certainty,
-            facts=tuple(facts),
+            facts=tuple(fact for fact in facts if fact[1]),
         )
 
     def claims(
         self, tensor: LogicalTensor, declared: Declarations, reader: PlaneReader
     ) -> Iterator[Claim]:
-        """Every section of a GPTQ-like method, global keys and the `dynamic` rule of this module."""
-        for section in declared.sections:
-            if section.method not in METHODS and not section.has("bits"):
-                continue
-            yield from self._section_claims(tensor, section)
-        for file in declared.files:
-            if file.metadata.get("gptq_desc_act") in ("False", "True"):
-                act = file.metadata["gptq_desc_act"] == "True"
-                yield Claim(
-                    field="order",
-                    value="act_order" if act else "natural",
-                    source=Source(file.name, "__metadata__/gptq_desc_act"),
-                    written=file.metadata["gptq_desc_act"],
-                )
-
-    def _section_claims(self, tensor: LogicalTensor, section: Section) -> Iterator[Claim]:
-        dynamic = section.get("dynamic")
-        override = dynamic_override(dynamic, tensor.module)
-        extra = section.get("extra_config", tensor.module)
-        path: tuple[str, ...] = ()
-        values = dict(section.data)
-        if isinstance(override, dict):
-            path = ("dynamic", dynamic_key(dynamic, tensor.module) or "")
-            values |= override
-        elif isinstance(extra, dict):
-            path = ("extra_config", tensor.module)
-            values |= extra
-            override = extra
-
-        def at(key: str) -> tuple[str, ...]:
-            return (*path, key) if isinstance(override, dict) and key in override else (key,)
-
-        bit_width = values.get("bits")
-        if isinstance(bit_width, int) and not isinstance(bit_width, bool):
-            yield section.claim("element", f"u{bit_width}", *at("bits"))
-        size = values.get("group_size")
-        if isinstance(size, int) and not isinstance(size, bool):
-            value = {"axis": "channel", "size": None} if size == -1 else {"size": size}
-            yield section.claim("group", value, *at("group_size"))
-        if isinstance(values.get("sym"), bool):
-            yield section.claim("symmetric", values["sym"], *at("sym"))
-        if isinstance(values.get("desc_act"), bool):
-            order = "act_order" if values["desc_act"] else "natural"
-            yield section.claim("order", order, *at("desc_act"))
-        for key in ("checkpoint_format", "format"):
-            written = section.get(key)
-            if written in CONVENTIONS:
-                yield section.claim("zero_convention", CONVENTIONS[written], key)
-                planar = "planar" if written == "gptq_p" else None
-                if planar:
-                    yield section.claim("packing", {"order": planar}, key, basis="by_definition")
-        written = section.get("packing_format")
-        if written in AUTOROUND_CONVENTIONS:
-            yield section.claim("zero_convention", AUTOROUND_CONVENTIONS[written], "packing_format")
-        if section.method == "gptq":
-            key = "quant_method" if section.has("quant_method") else "method"
-            yield section.claim("packing", {"axis": "in"}, key, basis="by_definition")
-            yield section.claim("zero", "integer", key, basis="by_definition")
+        """Every section about qweight planes: global keys, `dynamic`, `extra_config`, file metadata."""
+        return qweight_config.qweight_claims(tensor.module, declared)
 
     def candidates(self, tensor: LogicalTensor) -> Iterator[Reading]:
         """Widths x group sizes x zero conventions (x continuous and planar at 3 bits)."""
@@ -210,80 +142,30 @@ class Gptq(FamilyBase):
         if qweight is None or scales is None or len(qweight.shape) != 2:
             return
         g_idx = tensor.plane("group_index")
-        n_out = qweight.shape[1]
         n_groups = scales.shape[0] if len(scales.shape) == 2 else 1
         for bit_width in BIT_WIDTHS:
-            n_in = self._n_in(tensor, qweight, g_idx, bit_width)
+            n_in = _n_in(qweight, g_idx, bit_width)
             if n_in <= 0:
                 continue
-            for group in _groups(n_in, n_groups):
-                for order in self._orders(tensor, bit_width):
-                    yield from self._readings(tensor, bit_width, (n_out, n_in), group, order)
-
-    @staticmethod
-    def _n_in(tensor: LogicalTensor, qweight: Plane, g_idx: Plane | None, bit_width: int) -> int:
-        if g_idx is not None and len(g_idx.shape) == 1:
-            return g_idx.shape[0]
-        return qweight.shape[0] * STORAGE_BITS[qweight.dtype] // bit_width
-
-    @staticmethod
-    def _orders(tensor: LogicalTensor, bit_width: int) -> tuple[str, ...]:
-        if bit_width in PLANAR_ONLY:
-            return ("planar",)
-        if bit_width == 3:
-            return (
-                ("planar", "bitstream") if tensor.word == "gptq_planar" else ("bitstream", "planar")
-            )
-        return ("sequential",)
-
-    def _readings(
-        self,
-        tensor: LogicalTensor,
-        bit_width: int,
-        shape: tuple[int, int],
-        group: GroupLevel,
-        order: str,
-    ) -> Iterator[Reading]:
-        qweight, scales, qzeros = (tensor.plane(r) for r in ("codes", "scale", "zero"))
-        assert qweight is not None
-        assert scales is not None
-        true_zeros_first = order == "planar" or tensor.word == "gptq_planar"
-        conventions: tuple[str, ...] = (
-            ("as_is", "minus_one") if true_zeros_first else ("minus_one", "as_is")
-        )
-        if qzeros is None:
-            conventions = ("not_applicable",)
-        bf16_export = tensor.fact("producer") == "auto-round"
-        for convention in conventions:
-            yield Reading(
-                element=f"u{bit_width}",
-                bit_width=bit_width,
-                shape=shape,
-                group=(group,),
-                scale=(
-                    ScaleLevel(dtype=SCALE_WORDS.get(scales.dtype, scales.dtype), name="scales"),
-                ),
-                zero="fixed" if qzeros is None else "integer",
-                midpoint=1 << (bit_width - 1),
-                zero_convention=convention,
-                packing=Packing(word=qweight.dtype, axis="in", order=order),
-                arithmetic=Arithmetic(output="bf16" if bf16_export else "f32"),
-            )
+            for level in scale_grid.in_levels(n_in, n_groups, _sizes(tensor)):
+                for order in _orders(tensor, bit_width):
+                    yield from _readings(tensor, bit_width, (qweight.shape[1], n_in), level, order)
 
     def equations(self, tensor: LogicalTensor, reading: Reading) -> list[Equation]:
         """Sizes of qweight, qzeros, scales and g_idx."""
         (n_out, n_in), width = reading.shape, reading.bit_width
-        n_groups = ceil_div(n_in, reading.group_size)
-        qweight = tensor.plane("codes")
-        word_bits = STORAGE_BITS[qweight.dtype] if qweight else 32
-        word = qweight.dtype if qweight else "I32"
         size = reading.group_size
+        n_groups = ceil_div(n_in, size)
+        qweight = tensor.plane("codes")
+        word = qweight.dtype if qweight else "I32"
+        word_bits = STORAGE_BITS[word]
+        axis = _axis(reading, word_bits)
         equations = [
             demand(
                 qweight,
                 "qweight",
                 f"{word} [K*b/{word_bits}, N]",
-                (ceil_div(n_in * width, word_bits), n_out),
+                (axis.n_words(n_in), n_out),
                 substituted=f"[{n_in}*{width}/{word_bits}, {n_out}]",
             ),
             demand(
@@ -291,8 +173,9 @@ class Gptq(FamilyBase):
                 "scales",
                 "[ceil(K/g), N]",
                 (n_groups, n_out),
-                dtypes=("F16", "BF16", "F32"),
+                dtypes=FLOATS,
                 substituted=f"[ceil({n_in}/{size}), {n_out}]",
+                alternatives=((n_out,),) if n_groups == 1 else (),
             ),
         ]
         if reading.zero == "integer":
@@ -301,13 +184,20 @@ class Gptq(FamilyBase):
                     tensor.plane("zero"),
                     "qzeros",
                     f"{word} [ceil(K/g), N*b/{word_bits}]",
-                    (n_groups, ceil_div(n_out * width, word_bits)),
+                    (n_groups, axis.n_words(n_out)),
                     dtypes=(word,),
                     substituted=f"[ceil({n_in}/{size}), {n_out}*{width}/{word_bits}]",
                 )
             )
         equations.append(
-            demand(tensor.plane("group_index"), "g_idx", "I32 [K]", (n_in,), optional=True)
+            demand(
+                tensor.plane("group_index"),
+                "g_idx",
+                "I32 [K]",
+                (n_in,),
+                dtypes=("I32", "I64"),
+                optional=True,
+            )
         )
         return equations
 
@@ -319,12 +209,13 @@ class Gptq(FamilyBase):
         assert qweight is not None
         assert scales is not None
         rows, cols = window.rows, window.cols
-        groups = self._group_numbers(tensor, reading, cols, reader)
+        groups = _group_numbers(tensor, reading, cols, reader)
         first = int(groups.min()) if groups.size else 0
-        used = range(first, int(groups.max()) + 1 if groups.size else 0)
-        words, skip = _words(reading, cols, qweight)
+        used = range(first, int(groups.max()) + 1 if groups.size else first)
+        axis = _axis(reading, STORAGE_BITS[qweight.dtype])
+        words, skip = axis.cover(cols, qweight.shape[0])
         packed = reader.read(qweight, words, rows)
-        codes = _unpack(packed, reading, skip + len(cols), axis=0)[skip:].T
+        codes = axis.unpack(packed, skip + len(cols), axis=0)[skip:].T
         zero, stored = self._zeros(tensor, reading, used, rows, reader)
         return Parts(
             codes=codes,
@@ -336,16 +227,6 @@ class Gptq(FamilyBase):
         )
 
     @staticmethod
-    def _group_numbers(
-        tensor: LogicalTensor, reading: Reading, cols: range, reader: PlaneReader
-    ) -> Array:
-        g_idx = tensor.plane("group_index")
-        if g_idx is None:
-            numbers: Array = np.arange(cols.start, cols.stop) // reading.group_size
-            return numbers
-        return reader.read(g_idx, None, cols)[0].astype(np.int64)
-
-    @staticmethod
     def _zeros(
         tensor: LogicalTensor, reading: Reading, used: range, rows: range, reader: PlaneReader
     ) -> tuple[Array, Array | None]:
@@ -353,23 +234,39 @@ class Gptq(FamilyBase):
         qzeros = tensor.plane("zero")
         if reading.zero == "fixed" or qzeros is None:
             return np.full((1, 1), reading.midpoint, dtype=np.int16), None
-        words, skip = _words(reading, rows, qzeros)
+        axis = _axis(reading, STORAGE_BITS[qzeros.dtype])
+        words, skip = axis.cover(rows, qzeros.shape[1])
         packed = reader.read(qzeros, used, words)
-        stored = _unpack(packed, reading, skip + len(rows), axis=-1)[:, skip:].T.astype(np.int16)
-        if reading.zero_convention == "minus_one":
+        stored = axis.unpack(packed, skip + len(rows), axis=-1)[:, skip:].T.astype(np.int16)
+        convention = reading.zero_convention
+        if convention == "minus_one":
             return (stored + 1) & ((1 << reading.bit_width) - 1), stored
-        if reading.zero_convention == "minus_one_unwrapped":
+        if convention == "minus_one_unwrapped":
             return stored + 1, stored
+        if convention == "minus_one_word_add" and axis.order == "sequential":
+            carried = axis.unpack(_add_ones(packed, axis), skip + len(rows), axis=-1)
+            return carried[:, skip:].T.astype(np.int16), stored
+        if convention == "minus_one_word_add":
+            return (stored + 1) & ((1 << reading.bit_width) - 1), stored
         return stored, stored
 
-    def locate(self, tensor: LogicalTensor, reading: Reading, row: int, col: int) -> Cell:
-        """Code bits in qweight; scale, zero and g_idx of the natural group of the column."""
+    def locate(
+        self,
+        tensor: LogicalTensor,
+        reading: Reading,
+        row: int,
+        col: int,
+        reader: PlaneReader | None = None,
+    ) -> Cell:
+        """Code bits in qweight; scale and zero of the column's group, which g_idx gives where it is stored."""
         qweight, scales, qzeros, g_idx = (
             tensor.plane(role) for role in ("codes", "scale", "zero", "group_index")
         )
         assert qweight is not None
         n_out = reading.shape[0]
         group = col // reading.group_size
+        if g_idx is not None and reader is not None:
+            group = int(reader.read(g_idx, None, range(col, col + 1))[0, 0])
         per_plane: dict[str, tuple[BitSpan, ...]] = {}
         if scales is not None:
             per_plane["scale"] = (element_span(scales, group * n_out + row),)
@@ -377,100 +274,180 @@ class Gptq(FamilyBase):
             stride = qzeros.shape[1]
             per_plane["zero"] = tuple(
                 element_span(qzeros, group * stride + word, low, width)
-                for word, low, width in _fields(reading, row, qzeros)
+                for word, low, width in _axis(reading, STORAGE_BITS[qzeros.dtype]).fields(row)
             )
         if g_idx is not None:
             per_plane["group_index"] = (element_span(g_idx, col),)
         spans = tuple(
             element_span(qweight, word * n_out + row, low, width)
-            for word, low, width in _fields(reading, col, qweight)
+            for word, low, width in _axis(reading, STORAGE_BITS[qweight.dtype]).fields(col)
         )
         return Cell(row=row, col=col, group=group, bits=spans, per_plane=per_plane)
 
     def evidence(
         self, tensor: LogicalTensor, readings: Sequence[Reading], reader: PlaneReader
     ) -> Iterable[Evidence]:
-        """Whether g_idx is natural, and the group size that it shows."""
-        g_idx = tensor.plane("group_index")
-        if g_idx is None or len(g_idx.shape) != 1 or not readings:
+        """Whether g_idx is natural, and what a producer that always writes one convention left as a mark."""
+        yield _order_evidence(tensor, reader)
+        marker = tensor.fact("minus_one_producer")
+        if marker and tensor.plane("zero") is not None:
             yield Evidence(
-                field="order",
-                method="g_idx",
-                supports=("natural",),
+                field="zero_convention",
+                method="producer marker",
+                supports=("minus_one",),
                 strength="weak",
-                assumes=("no g_idx stored",),
+                numbers={"marker": marker},
+                assumes=("the producer that left the marker wrote the zeros",),
             )
-            return
-        values = reader.read(g_idx)[0].astype(np.int64)
-        natural = bool((np.diff(values) >= 0).all())
-        sample = Sample(values.size, values.size, "channels")
-        yield Evidence(
-            field="order",
-            method="g_idx",
-            supports=("natural" if natural else "act_order",),
-            strength="proved",
-            numbers={
-                "groups_used": int(np.unique(values).size),
-                "first": [int(v) for v in values[:8]],
-            },
-            sample=sample,
-        )
 
 
-def _section(declared: Declarations) -> Section | None:
-    return next((s for s in declared.sections if s.method in METHODS), None)
+def _certainty(
+    qweight: StoredTensor, scales: StoredTensor, qzeros: StoredTensor | None, says_gptq: bool
+) -> int:
+    """3 where shapes say GPTQ and nothing else, 2 where another layout could have them, 1 where only names do."""
+    if qweight.dtype not in WORDS or len(qweight.shape) != 2:
+        return 0
+    if qzeros is not None and qzeros.dtype not in WORDS:
+        return 0
+    n_out = scales.shape[-1] if scales.shape else 0
+    if qweight.shape[1] != n_out:
+        return 1 if says_gptq and qweight.dtype in ("I32", "U32") else 0
+    if qweight.dtype not in ("I32", "U32") and not says_gptq:
+        return 0
+    return 3 if qweight.shape[0] != scales.shape[0] else 2
 
 
-def _format(section: Section) -> str:
-    for key in ("checkpoint_format", "format"):
-        written = section.get(key)
-        if isinstance(written, str):
-            return written
+def _producer(declared: Declarations) -> str:
+    """`auto-round` for its asymmetric GPTQ export, whose weights AutoRound itself holds in bfloat16."""
+    for section in qweight_config.sections(declared):
+        if (
+            section.method == "gptq"
+            and qweight_config.is_autoround(section)
+            and section.get("sym") is False
+        ):
+            return "auto-round"
     return ""
 
 
-def _groups(n_in: int, n_groups: int) -> list[GroupLevel]:
-    """Group sizes g with ceil(K/g) = G, the exact quotient first."""
-    if n_groups == 1:
-        return [GroupLevel(axis="channel")]
-    sizes: list[int] = []
-    if n_groups and n_in % n_groups == 0:
-        sizes.append(n_in // n_groups)
-    sizes += [g for g in GROUP_SIZES if ceil_div(n_in, g) == n_groups and g not in sizes]
-    if not sizes and n_groups:
-        sizes = [ceil_div(n_in, n_groups)]
-    return [GroupLevel(axis="in", size=size) for size in sizes]
+def _minus_one_producer(declared: Declarations) -> str:
+    """Marker of a producer that writes no version and always stores zero - 1."""
+    for file in declared.files:
+        version = file.metadata.get("auto_gptq_version")
+        if isinstance(version, str):
+            return f"auto_gptq_version {version[:40]}"
+    for section in qweight_config.sections(declared):
+        if section.method == "gptq" and section.get("provider") == "auto-round":
+            return "provider auto-round"
+    return ""
 
 
-def _words(reading: Reading, wanted: range, plane: Plane) -> tuple[range, int]:
-    """Words along the packed axis that hold the codes wanted, and codes to skip in the first."""
-    word_bits = STORAGE_BITS[plane.dtype]
-    if reading.packing.order == "sequential":
-        per_word = word_bits // reading.bit_width
-        return range(
-            wanted.start // per_word, ceil_div(wanted.stop, per_word)
-        ), wanted.start % per_word
-    run = 32 * 32 // word_bits
-    first = wanted.start // 32 * run * reading.bit_width // 32
-    last = ceil_div(wanted.stop, 32) * run * reading.bit_width // 32
-    packed_axis = plane.shape[0] if plane.role == "codes" else plane.shape[1]
-    return range(first, min(last, packed_axis)), wanted.start % 32
+def _sizes(tensor: LogicalTensor) -> list[int]:
+    return [int(size) for size in tensor.fact("sizes").split(",") if size]
 
 
-def _unpack(packed: Array, reading: Reading, count: int, axis: int) -> Array:
-    order = reading.packing.order
-    if order == "planar":
-        return bits.unpack_planar(packed, reading.bit_width, axis=axis, count=count)
-    if order == "bitstream":
-        return bits.unpack_bitstream(packed, reading.bit_width, axis=axis, count=count)
-    return bits.unpack_words(packed, reading.bit_width, axis=axis, count=count)
+def _n_in(qweight: Plane, g_idx: Plane | None, bit_width: int) -> int:
+    if g_idx is not None and len(g_idx.shape) == 1:
+        return g_idx.shape[0]
+    return qweight.shape[0] * STORAGE_BITS[qweight.dtype] // bit_width
 
 
-def _fields(reading: Reading, index: int, plane: Plane) -> tuple[tuple[int, int, int], ...]:
-    word_bits = STORAGE_BITS[plane.dtype]
-    order = reading.packing.order
-    if order == "planar":
-        return bits.field_bits("planar", index, reading.bit_width, word_bits=word_bits)
-    if order == "bitstream":
-        return bits.field_bits("bitstream", index, reading.bit_width, word_bits=word_bits)
-    return bits.field_bits("sequential", index, reading.bit_width, word_bits=word_bits)
+def _orders(tensor: LogicalTensor, bit_width: int) -> tuple[str, ...]:
+    if bit_width in PLANAR_ONLY:
+        return ("planar",)
+    if bit_width == 3:
+        planar = tensor.word == "gptq_planar"
+        return ("planar", "bitstream") if planar else ("bitstream", "planar")
+    return ("sequential",)
+
+
+def _axis(reading: Reading, word_bits: int) -> PackedAxis:
+    return PackedAxis(word_bits=word_bits, bit_width=reading.bit_width, order=reading.packing.order)
+
+
+def _readings(
+    tensor: LogicalTensor,
+    bit_width: int,
+    shape: tuple[int, int],
+    level: GroupLevel,
+    order: str,
+) -> Iterator[Reading]:
+    qweight, scales, qzeros = (tensor.plane(r) for r in ("codes", "scale", "zero"))
+    assert qweight is not None
+    assert scales is not None
+    as_is = order == "planar" or tensor.word == "gptq_planar" or tensor.fact("zeros") == "as_is"
+    conventions = ("as_is", "minus_one") if as_is else ("minus_one", "as_is")
+    for convention in conventions if qzeros is not None else ("not_applicable",):
+        yield Reading(
+            element=f"u{bit_width}",
+            bit_width=bit_width,
+            shape=shape,
+            group=(level,),
+            scale=(ScaleLevel(dtype=SCALE_WORDS.get(scales.dtype, scales.dtype), name="scales"),),
+            zero="fixed" if qzeros is None else "integer",
+            midpoint=1 << (bit_width - 1),
+            zero_convention=convention,
+            packing=Packing(word=qweight.dtype, axis="in", order=order),
+            symmetric=True if qzeros is None else None,
+            arithmetic=Arithmetic(
+                output="bf16" if tensor.fact("producer") == "auto-round" else "f32"
+            ),
+        )
+
+
+def _group_numbers(
+    tensor: LogicalTensor, reading: Reading, cols: range, reader: PlaneReader
+) -> Array:
+    """Group of each column: g_idx where it is stored.
+
+    Raises:
+        UndecodableError: g_idx names a group that has no scale.
+    """
+    g_idx, scales = tensor.plane("group_index"), tensor.plane("scale")
+    if g_idx is None:
+        numbers: Array = np.arange(cols.start, cols.stop) // reading.group_size
+        return numbers
+    numbers = reader.read(g_idx, None, cols)[0].astype(np.int64)
+    limit = scales.shape[0] if scales is not None and len(scales.shape) == 2 else 1
+    if numbers.size and (int(numbers.min()) < 0 or int(numbers.max()) >= limit):
+        raise UndecodableError(
+            f"g_idx of {tensor.module} names group {int(numbers.max())} (lowest "
+            f"{int(numbers.min())}), there are scales for {limit}",
+            source=tensor.name,
+        )
+    return numbers
+
+
+def _add_ones(packed: Array, axis: PackedAxis) -> Array:
+    """Every word plus one in each field, carries included, as GPTQModel converts v1 to v2 at load.
+
+    Source: GPTQModel, gptqmodel/utils/model.py (0x55555555, 0x11111111, 0x01010101).
+    """
+    ones = sum(1 << (field * axis.bit_width) for field in range(axis.run[0]))
+    words = packed.view(np.dtype(f"u{packed.dtype.itemsize}"))
+    added: Array = words + words.dtype.type(ones)
+    return added
+
+
+def _order_evidence(tensor: LogicalTensor, reader: PlaneReader) -> Evidence:
+    g_idx = tensor.plane("group_index")
+    if g_idx is None or len(g_idx.shape) != 1:
+        return Evidence(
+            field="order",
+            method="g_idx",
+            supports=("natural",),
+            strength="weak",
+            assumes=("no g_idx stored",),
+        )
+    values = reader.read(g_idx)[0].astype(np.int64)
+    natural = bool((np.diff(values) >= 0).all())
+    return Evidence(
+        field="order",
+        method="g_idx",
+        supports=("natural" if natural else "act_order",),
+        strength="proved",
+        numbers={
+            "groups_used": int(np.unique(values).size),
+            "first": [int(v) for v in values[:8]],
+        },
+        sample=Sample(values.size, values.size, "channels"),
+    )

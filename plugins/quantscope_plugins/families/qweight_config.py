@@ -1,0 +1,248 @@
+"""What config files say about modules stored as qweight, qzeros and scales: GPTQ, AWQ and AutoRound.
+
+Keys and values: AutoGPTQ (auto_gptq/quantization/config.py), GPTQModel (gptqmodel/quantization/config.py),
+AutoAWQ (awq/models/_config.py), transformers (utils/quantization_config.py), AutoRound
+(auto_round/export/export_to_autoround/export.py, auto_round/inference/backend.py).
+
+The same statements are claims on every family with these planes: a GPTQ-shaped plane set under `awq` keeps
+its shape's family, and what the tag says shows as a contradiction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from quantscope.families.declarations import Declarations, Section
+from quantscope.families.modules import compiled, dynamic_key, dynamic_override, pattern_matches
+from quantscope.model import Claim, Json, Source
+
+AUTOROUND_METHODS = ("auto-round", "intel/auto-round", "auto_round")
+METHODS = ("gptq", "awq", "marlin", "inc", *AUTOROUND_METHODS)
+
+ZERO_BY_FORMAT = {
+    "gptq": "minus_one",
+    "gptq_v2": "as_is",
+    "gptq_p": "as_is",
+    "auto_gptq": "minus_one",
+    "auto_round": "as_is",
+    "auto_round:gptqmodel": "as_is",
+    "auto_round:auto_gptq": "minus_one",
+    "auto_round:auto_awq": "as_is",
+    "auto_awq": "as_is",
+    "gemm": "as_is",
+    "gemv": "as_is",
+}
+"""Format word -> what a stored zero means. Source: GPTQModel, quantization/config.py; AutoRound, inference/backend.py."""
+
+LAYOUT_BY_FORMAT: dict[str, dict[str, Json]] = {
+    "gptq_p": {"axis": "in", "order": "planar"},
+    "gemm": {"axis": "out", "order": "awq"},
+    "auto_round:auto_awq": {"axis": "out", "order": "awq"},
+    "auto_awq": {"axis": "out", "order": "awq"},
+    "gemv": {"axis": "in", "order": "sequential"},
+    "gemv_fast": {"word": "I16", "axis": "in", "order": "tile"},
+    "llm-awq": {"word": "I16", "axis": "in", "order": "tile"},
+}
+"""Format word -> packing fixed by its definition."""
+
+PLACEMENT_BY_FORMAT = {"marlin": "marlin", "gemv_fast": "gemv_fast", "llm-awq": "gemv_fast"}
+
+ZERO_KIND_BY_FORMAT = {"marlin": "fixed", "gemv_fast": "additive_min", "llm-awq": "additive_min"}
+
+_BITS = ("bits", "w_bit", "wbits")
+_SIZES = ("group_size", "q_group_size")
+_FORMATS = ("checkpoint_format", "format", "version", "packing_format")
+
+
+def relevant(section: Section) -> bool:
+    """Whether a section speaks about qweight planes: by its method, or by a bare `bits` without any."""
+    if section.method:
+        return section.method in METHODS
+    return any(section.has(key) for key in _BITS) and not section.has("mode")
+
+
+def sections(declared: Declarations) -> list[Section]:
+    """Sections that speak about qweight planes."""
+    return [section for section in declared.sections if relevant(section)]
+
+
+def formats(declared: Declarations) -> set[str]:
+    """Every format word of these sections, in lower case."""
+    words = (section.get(key) for section in sections(declared) for key in _FORMATS)
+    return {word.lower() for word in words if isinstance(word, str)}
+
+
+def methods(declared: Declarations) -> set[str]:
+    """Every quant_method of these sections."""
+    return {section.method for section in sections(declared) if section.method}
+
+
+def is_autoround(section: Section) -> bool:
+    """Whether AutoRound wrote the section, under its own method or as a GPTQ or AWQ export."""
+    return section.method in AUTOROUND_METHODS or section.get("provider") == "auto-round"
+
+
+def declared_sizes(module: str, declared: Declarations) -> tuple[int, ...]:
+    """Group sizes declared for a module, without repeats."""
+    found: list[int] = []
+    for section in sections(declared):
+        scope = _Scope(section, module)
+        for key in _SIZES:
+            size = scope.value(key)
+            if _is_int(size) and size > 0:
+                found.append(size)
+    return tuple(dict.fromkeys(found))
+
+
+class _Scope:
+    """A section as one module sees it: overrides first, then global keys."""
+
+    def __init__(self, section: Section, module: str) -> None:
+        self.section = section
+        self.excluded: tuple[str, ...] | None = None
+        self.path: tuple[str, ...] = ()
+        self.overrides: dict[str, Json] = {}
+        dynamic = section.get("dynamic")
+        found = dynamic_override(dynamic, module)
+        if found is False:
+            self.excluded = ("dynamic", dynamic_key(dynamic, module) or "")
+        elif isinstance(found, dict):
+            self.path, self.overrides = ("dynamic", dynamic_key(dynamic, module) or ""), found
+        else:
+            key = _extra_key(section.get("extra_config"), module)
+            extra = section.get("extra_config", key) if key else None
+            if isinstance(extra, dict) and key:
+                self.path, self.overrides = ("extra_config", key), extra
+        skipped = section.get("modules_to_not_convert")
+        if isinstance(skipped, list) and any(
+            isinstance(name, str) and pattern_matches(name, module, "") for name in skipped
+        ):
+            self.excluded = ("modules_to_not_convert",)
+
+    def at(self, key: str) -> tuple[str, ...]:
+        return (*self.path, key) if key in self.overrides else (key,)
+
+    def value(self, key: str) -> Any:
+        return self.overrides[key] if key in self.overrides else self.section.get(key)
+
+    def claim(self, field: str, value: Json, key: str, **more: Any) -> Claim:
+        return self.section.claim(field, value, *self.at(key), **more)
+
+
+def qweight_claims(module: str, declared: Declarations) -> Iterator[Claim]:
+    """Claims of every section and of the safetensors metadata on a module's contract."""
+    for section in sections(declared):
+        scope = _Scope(section, module)
+        if scope.excluded is not None:
+            yield section.claim("element", "plain", *scope.excluded)
+        yield from _numbers(scope)
+        yield from _order(scope)
+        yield from _format_claims(section)
+        yield from _method_claims(section)
+    yield from _metadata_claims(declared)
+
+
+def _numbers(scope: _Scope) -> Iterator[Claim]:
+    for key in _BITS:
+        width = scope.value(key)
+        if _is_int(width):
+            yield scope.claim("element", f"u{width}", key)
+    for key in _SIZES:
+        size = scope.value(key)
+        if _is_int(size):
+            yield scope.claim("group", group_value(size), key)
+    if isinstance(scope.value("sym"), bool):
+        yield scope.claim("symmetric", scope.value("sym"), "sym")
+    zero_point = scope.value("zero_point")
+    if isinstance(zero_point, bool):
+        yield scope.claim("symmetric", not zero_point, "zero_point")
+
+
+def group_value(size: int) -> dict[str, Json]:
+    """A declared group size in contract vocabulary; -1 is one group a row."""
+    return {"axis": "channel", "size": None} if size <= 0 else {"axis": "in", "size": size}
+
+
+def _order(scope: _Scope) -> Iterator[Claim]:
+    """`desc_act` orders the columns, except with static groups, whose g_idx stays natural."""
+    act, static = scope.value("desc_act"), scope.value("static_groups")
+    if isinstance(act, bool):
+        order = "act_order" if act and static is not True else "natural"
+        yield scope.claim("order", order, "desc_act")
+    if static is True and act is True:
+        yield scope.claim("order", "natural", "static_groups", basis="by_definition")
+
+
+def _format_claims(section: Section) -> Iterator[Claim]:
+    for key in _FORMATS:
+        written = section.get(key)
+        if not isinstance(written, str):
+            continue
+        word = written.lower()
+        if word in ZERO_BY_FORMAT:
+            yield section.claim("zero_convention", ZERO_BY_FORMAT[word], key, basis="by_definition")
+        if word in ZERO_KIND_BY_FORMAT:
+            yield section.claim("zero", ZERO_KIND_BY_FORMAT[word], key, basis="by_definition")
+        if word in LAYOUT_BY_FORMAT:
+            yield section.claim("packing", LAYOUT_BY_FORMAT[word], key, basis="by_definition")
+        if word in PLACEMENT_BY_FORMAT:
+            yield section.claim("placement", PLACEMENT_BY_FORMAT[word], key, basis="by_definition")
+
+
+def _method_claims(section: Section) -> Iterator[Claim]:
+    """What the method's own definition fixes where no format word says more."""
+    key = "quant_method" if section.has("quant_method") else "method"
+    words = [section.get(name) for name in _FORMATS]
+    if section.method == "gptq" and "marlin" not in words:
+        yield section.claim("packing", {"axis": "in"}, key, basis="by_definition")
+    if section.method == "awq" and not section.has("version"):
+        yield section.claim("packing", LAYOUT_BY_FORMAT["gemm"], key, basis="by_definition")
+        yield section.claim("zero_convention", "as_is", key, basis="by_definition")
+
+
+def _metadata_claims(declared: Declarations) -> Iterator[Claim]:
+    """AutoGPTQ repeats its config in `__metadata__` as text (auto_gptq/modeling/_base.py)."""
+    for file in declared.files:
+        for key, field in (
+            ("gptq_bits", "element"),
+            ("gptq_group_size", "group"),
+            ("gptq_desc_act", "order"),
+        ):
+            written = file.metadata.get(key)
+            if not isinstance(written, str):
+                continue
+            value = _metadata_value(field, written)
+            if value is not None:
+                yield Claim(
+                    field=field,
+                    value=value,
+                    source=Source(file.name, f"__metadata__/{key}"),
+                    written=written,
+                )
+
+
+def _metadata_value(field: str, written: str) -> Json:
+    if field == "order":
+        return {"True": "act_order", "False": "natural"}.get(written)
+    digits = written.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 6):
+        return None
+    return f"u{written}" if field == "element" else group_value(int(written))
+
+
+def _extra_key(extra: Json, module: str) -> str | None:
+    """The key of AutoRound's `extra_config` for a module: its name, or a regex that matches it whole."""
+    if not isinstance(extra, dict):
+        return None
+    if module in extra:
+        return module
+    for key in extra:
+        regex = compiled(str(key))
+        if regex is not None and regex.fullmatch(module):
+            return str(key)
+    return None
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
