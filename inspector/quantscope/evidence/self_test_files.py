@@ -21,6 +21,10 @@ FAILED = 1
 _LN2, _LN4 = math.log(2.0), math.log(4.0)
 
 
+Fault = tuple[str, bytes, int, str]
+"""Name, file, the exit code and a part of the message which show that this fault was seen."""
+
+
 def evidence_file(*groups: str) -> bytes:
     """The groups' texts as one file."""
     return ('{"schema_version":1,' + ",".join(groups) + "}").encode()
@@ -82,68 +86,134 @@ def known_answers() -> list[tuple[str, bytes, str, dict[str, Any]]]:
     ]
 
 
-def spoiled_files() -> list[tuple[str, bytes, int]]:
-    """Name, file and the exit code which shows that the fault was seen."""
+def spoiled_files() -> list[Fault]:
+    """Every fault of an input that has to be caught."""
     good = evidence_file(TENSOR)
     deep = '"external_evidence":{"a":' + "[" * 200 + "]" * 200 + "}"
+    claim = '"external_evidence":{"a":"?"}'
     twice = '"external_evidence":{"a":[{"b":1,"b":1}]}'
     return [
-        ("byte order mark", b"\xef\xbb\xbf" + good, REFUSED),
-        ("invalid UTF-8", good.replace(b'"candidate"', b'"\x80"'), REFUSED),
-        ("duplicate key", evidence_file(TENSOR, TENSOR), REFUSED),
-        ("duplicate key deep inside", evidence_file(twice), REFUSED),
-        ("deep nesting", evidence_file(deep), REFUSED),
-        ("version 1.0", good.replace(b":1,", b":1.0,", 1), REFUSED),
-        ("version true", good.replace(b":1,", b":true,", 1), REFUSED),
-        ("no group", b'{"schema_version":1}', REFUSED),
+        ("byte order mark", b"\xef\xbb\xbf" + good, REFUSED, "byte order mark"),
+        ("invalid UTF-8", evidence_file(claim).replace(b"?", b"\x80"), REFUSED, "UTF-8"),
+        ("duplicate key", evidence_file(TENSOR, TENSOR), REFUSED, "more than once"),
+        ("duplicate key deep inside", evidence_file(twice), REFUSED, "more than once"),
+        ("deep nesting", evidence_file(deep), REFUSED, "deep"),
+        (
+            "version 1.0",
+            good.replace(b":1,", b":1.0,", 1),
+            REFUSED,
+            "$.schema_version: must be a JSON integer",
+        ),
+        (
+            "version true",
+            good.replace(b":1,", b":true,", 1),
+            REFUSED,
+            "$.schema_version: must be a JSON integer",
+        ),
+        ("no group", b'{"schema_version":1}', REFUSED, "no group"),
         *_spoiled_tensors(),
         *_spoiled_logits(),
         *_spoiled_uint4(),
     ]
 
 
-def _spoiled_tensors() -> list[tuple[str, bytes, int]]:
+def _spoiled_tensors() -> list[Fault]:
     tiny = '"tensor":{"reference":[0],"candidate":[1e-200]}'
     wide = '"tensor":{"reference":[-1e308],"candidate":[1e308]}'
     return [
-        ("NaN literal", _change(TENSOR, "2,4", "NaN,4"), REFUSED),
-        ("Infinity literal", _change(TENSOR, "2,4", "-Infinity,4"), REFUSED),
-        ("number that overflows", _change(TENSOR, "2,4", "1e400,4"), REFUSED),
-        ("number that underflows", _change(TENSOR, "2,4", "1e-400,4"), REFUSED),
-        ("integer that binary64 lacks", _change(TENSOR, "2,4", "9007199254740993,4"), REFUSED),
-        ("true as a number", _change(TENSOR, "2,4", "true,4"), REFUSED),
-        ("empty array", _change(TENSOR, "[2,4]", "[]"), REFUSED),
-        ("unequal lengths", _change(TENSOR, "2,4", "2,4,6"), REFUSED),
-        ("unknown field", _change(TENSOR, '"cand', '"kernel_pass":true,"cand'), REFUSED),
-        ("difference that overflows", evidence_file(wide), FAILED),
-        ("squared error that underflows", evidence_file(tiny), FAILED),
+        ("NaN literal", _change(TENSOR, "2,4", "NaN,4"), REFUSED, "literal NaN"),
+        ("Infinity literal", _change(TENSOR, "2,4", "-Infinity,4"), REFUSED, "literal -Infinity"),
+        ("number that overflows", _change(TENSOR, "2,4", "1e400,4"), REFUSED, "overflows binary64"),
+        ("number that underflows", _change(TENSOR, "2,4", "1e-400,4"), REFUSED, "turns into zero"),
+        (
+            "integer that binary64 lacks",
+            _change(TENSOR, "2,4", "9007199254740993,4"),
+            REFUSED,
+            "no exact binary64",
+        ),
+        (
+            "true as a number",
+            _change(TENSOR, "2,4", "true,4"),
+            REFUSED,
+            "must be a number, not true",
+        ),
+        ("empty array", _change(TENSOR, "[2,4]", "[]"), REFUSED, "empty array"),
+        (
+            "unequal lengths",
+            _change(TENSOR, "2,4", "2,4,6"),
+            REFUSED,
+            "$.tensor.candidate: 3 values",
+        ),
+        (
+            "unknown field",
+            _change(TENSOR, '"cand', '"kernel_pass":true,"cand'),
+            REFUSED,
+            "no such field",
+        ),
+        ("difference that overflows", evidence_file(wide), FAILED, "tensor.max_abs_error"),
+        (
+            "squared error that underflows",
+            evidence_file(tiny),
+            FAILED,
+            "squared error becomes zero",
+        ),
     ]
 
 
-def _spoiled_logits() -> list[tuple[str, bytes, int]]:
+def _spoiled_logits() -> list[Fault]:
     ragged = "[[0,0,-1000],[0,0]]"
     return [
-        ("ragged matrix", _change(LOGITS, "[[0,0,-1000]]", ragged), REFUSED),
-        ("target outside the vocabulary", _change(LOGITS, "[0],", "[3],"), REFUSED),
-        ("nothing scored", _change(LOGITS, "[true]", "[false]"), REFUSED),
-        ("mask of integers", _change(LOGITS, "[true]", "[1]"), REFUSED),
-        ("perplexity that overflows", _change(LOGITS, "[0],", "[2],"), FAILED),
+        (
+            "ragged matrix",
+            _change(LOGITS, "[[0,0,-1000]]", ragged),
+            REFUSED,
+            "2 values where row 0 has 3",
+        ),
+        ("target outside the vocabulary", _change(LOGITS, "[0],", "[3],"), REFUSED, "from 0 to 2"),
+        ("nothing scored", _change(LOGITS, "[true]", "[false]"), REFUSED, "no row is scored"),
+        ("mask of integers", _change(LOGITS, "[true]", "[1]"), REFUSED, "must be true or false"),
+        (
+            "perplexity that overflows",
+            _change(LOGITS, "[0],", "[2],"),
+            FAILED,
+            "logits.reference.ppl",
+        ),
     ]
 
 
-def _spoiled_uint4() -> list[tuple[str, bytes, int]]:
+def _spoiled_uint4() -> list[Fault]:
     huge = _change(UINT4, "0.5", "1e308").replace(b'point":1', b'point":-9')
     return [
-        ("code 16", _change(UINT4, "[0,1,2]", "[0,1,16]"), REFUSED),
-        ("code 1.0", _change(UINT4, "[0,1,2]", "[0,1.0,2]"), REFUSED),
-        ("byte 256", _change(UINT4, "[16,2]", "[256,2]"), REFUSED),
-        ("missing byte", _change(UINT4, "[16,2]", "[16]"), REFUSED),
-        ("scale 0", _change(UINT4, "0.5", "0"), REFUSED),
-        ("zero point 1.0", _change(UINT4, 'point":1', 'point":1.0'), REFUSED),
-        ("wrong byte", _change(UINT4, "[16,2]", "[1,2]"), FAILED),
-        ("swapped nibbles", _change(UINT4, "[16,2]", "[1,32]"), FAILED),
-        ("non-zero unused nibble", _change(UINT4, "[16,2]", "[16,18]"), FAILED),
-        ("decoded value that overflows", huge, FAILED),
+        ("code 16", _change(UINT4, "[0,1,2]", "[0,1,16]"), REFUSED, "from 0 to 15, not 16"),
+        ("code 1.0", _change(UINT4, "[0,1,2]", "[0,1.0,2]"), REFUSED, "from 0 to 15, not 1.0"),
+        ("byte 256", _change(UINT4, "[16,2]", "[256,2]"), REFUSED, "from 0 to 255"),
+        ("missing byte", _change(UINT4, "[16,2]", "[16]"), REFUSED, "1 bytes where"),
+        ("scale 0", _change(UINT4, "0.5", "0"), REFUSED, "not positive"),
+        (
+            "zero point 1.0",
+            _change(UINT4, 'point":1', 'point":1.0'),
+            REFUSED,
+            "$.uint4.zero_point: must be a JSON integer",
+        ),
+        (
+            "wrong byte",
+            _change(UINT4, "[16,2]", "[1,2]"),
+            FAILED,
+            "low nibble of packed_bytes[0] holds 1",
+        ),
+        (
+            "swapped nibbles",
+            _change(UINT4, "[16,2]", "[1,32]"),
+            FAILED,
+            "low nibble of packed_bytes[0] holds 1",
+        ),
+        (
+            "non-zero unused nibble",
+            _change(UINT4, "[16,2]", "[16,18]"),
+            FAILED,
+            "unused tail must be 0",
+        ),
+        ("decoded value that overflows", huge, FAILED, "uint4.decoded"),
     ]
 
 
