@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
+from typing import Literal
 
 from quantscope.containers.assembly import Assembly, list_folder, stays_inside
 from quantscope.containers.beside import check_beside
 from quantscope.containers.configs import read_configs
 from quantscope.containers.folder import (
-    INDEX_SUFFIX,
-    SHARD_NAME,
+    INDEX_NAME,
     Plan,
     plan_folder,
+    set_key,
     set_names,
     shard_groups,
 )
@@ -71,7 +73,7 @@ class _Opening:
 
     def file(self, name: str) -> tuple[Opened, SourceSet]:
         """A single file, an index, or a part of a split set."""
-        if name.endswith(INDEX_SUFFIX):
+        if INDEX_NAME.search(name):
             files = list_folder(self.root)[0]
             tensors = self._index(name, files)
             return self._opened("index", tensors, files)
@@ -88,7 +90,11 @@ class _Opening:
                 source=self.path,
             )
         self._single_rules(parsed)
-        files = {} if parsed.file.kind == "gguf" else list_folder(self.root)[0]
+        files: dict[str, int] = {}
+        if parsed.file.kind != "gguf":
+            # Config files beside a GGUF file say nothing about it.
+            with suppress(UnreadableError):
+                files = list_folder(self.root)[0]
         return self._opened("file", parsed.tensors, files)
 
     def folder(self) -> tuple[Opened, SourceSet]:
@@ -158,7 +164,7 @@ class _Opening:
         tensors = match_index(index, shards, log)
         rest = {one: size for one, size in files.items() if one not in shards and one != name}
         if not shards:
-            rest = {one: size for one, size in rest.items() if not one.endswith(INDEX_SUFFIX)}
+            rest = {one: size for one, size in rest.items() if not INDEX_NAME.search(one)}
             plan = plan_folder(rest)
             if plan.kind in ("set", "undecided"):
                 tensors = self._set(plan, rest)
@@ -235,7 +241,7 @@ class _Opening:
 
     def _opened(
         self,
-        kind: str,
+        kind: Literal["file", "folder", "index", "split"],
         tensors: tuple[StoredTensor, ...],
         files: dict[str, int],
         plan: Plan | None = None,
@@ -245,14 +251,14 @@ class _Opening:
         variants: tuple[str, ...] = ()
         if plan:
             others = [name for name in plan.candidates if name not in parsed_names]
-            groups = {SHARD_NAME.sub(r"\g<stem>", name) for name in parsed_names}
-            others = [name for name in others if SHARD_NAME.sub(r"\g<stem>", name) not in groups]
-            indexes = [name for name in files if name.endswith(INDEX_SUFFIX) and name != plan.index]
+            opened_sets = {set_key(name) for name in parsed_names}
+            others = [name for name in others if set_key(name) not in opened_sets]
+            indexes = [name for name in files if INDEX_NAME.search(name) and name != plan.index]
             variants = (*set_names(others), *indexes)
         opened = Opened(
             path=self.path,
             root=self.root,
-            kind=kind,  # type: ignore[arg-type]
+            kind=kind,
             files=self.assembly.files,
             tensors=tensors,
             configs=configs,

@@ -8,22 +8,23 @@ from typing import Literal
 
 import msgspec
 
-from quantscope.containers.readers import GGUF_SUFFIXES, SAFETENSORS_SUFFIXES, TORCH_SUFFIXES
+from quantscope.containers.readers import SAFETENSORS_SUFFIXES, TORCH_SUFFIXES, kind_by_name
 from quantscope.containers.split import split_name
 
 SHARD_NAME = re.compile(
     r"^(?P<stem>.+?)[-_.](?P<no>\d{1,6})-of-(?P<count>\d{1,6})(?P<suffix>\.[a-z]+)$", re.IGNORECASE
 )
-INDEX_SUFFIX = ".index.json"
+INDEX_NAME = re.compile(r"\.(?P<suffix>safetensors|bin)\.index(?:\.[\w-]+)?\.json$", re.IGNORECASE)
+"""transformers writes a variant's index as model.safetensors.index.fp16.json."""
+
 MAIN_NAME = re.compile(
     r"^(?:(?:diffusion_pytorch_|pytorch_|gptq_)?model(?:[-_.].*)?|.*[-_]model)\.[a-z]+$",
     re.IGNORECASE,
 )
-_VARIANT = re.compile(
-    r"(^|[-_./])(adapter|lora|fp16|fp8|bf16|fp32|int8|ema|non_ema|consolidated|optimizer|optim|scheduler|"
-    r"training_args|rng_state|scaler|mmproj|imatrix|original)([-_.]|$)|^adapter_model",
-    re.IGNORECASE,
-)
+_BESIDE = "adapter|lora|ema|non_ema|optimizer|optim|scheduler|training_args|rng_state|scaler|mmproj|imatrix"
+_OTHER_FORM = "fp16|fp8|bf16|fp32|int8|consolidated|original"
+_BESIDE_NAME = re.compile(rf"(^|[-_./])({_BESIDE})([-_.]|$)", re.IGNORECASE)
+_VARIANT_NAME = re.compile(rf"(^|[-_./])({_BESIDE}|{_OTHER_FORM})([-_.]|$)", re.IGNORECASE)
 
 PlanKind = Literal["index", "set", "split", "undecided", "none"]
 
@@ -53,7 +54,7 @@ class ShardGroup(msgspec.Struct, kw_only=True):
 
 def is_variant_name(name: str) -> bool:
     """True for names that say: another precision, an adapter, training state, another layout."""
-    return bool(_VARIANT.search(name))
+    return bool(_VARIANT_NAME.search(name))
 
 
 def shard_groups(files: Mapping[str, int]) -> list[ShardGroup]:
@@ -88,10 +89,10 @@ def plan_folder(files: Mapping[str, int]) -> Plan:
         files: names of the folder with their sizes.
     """
     tensors = _with_suffix(files, SAFETENSORS_SUFFIXES)
-    gguf = _with_suffix(files, GGUF_SUFFIXES)
+    gguf = {name: size for name, size in files.items() if kind_by_name(name) == "gguf"}
     torch = _with_suffix(files, TORCH_SUFFIXES)
-    index = _index_of(files, ".safetensors", "model.safetensors.index.json")
-    torch_index = _index_of(files, ".bin", "pytorch_model.bin.index.json")
+    index = _index_of(files, "safetensors", "model.safetensors.index.json")
+    torch_index = _index_of(files, "bin", "pytorch_model.bin.index.json")
     if index:
         plan = Plan(kind="index", index=index)
     elif tensors and _leads(tensors, gguf, torch):
@@ -117,17 +118,22 @@ def _leads(tensors: dict[str, int], gguf: dict[str, int], torch: dict[str, int])
     usual = [name for name in tensors if not is_variant_name(name)]
     if any(MAIN_NAME.match(name) or SHARD_NAME.match(name) for name in usual):
         return True
-    main = [name for name in gguf if not is_variant_name(name)]
+    main = [name for name in gguf if not _BESIDE_NAME.search(name)]
     if main or (gguf and not usual):
         return False
     return not torch or max(tensors.values()) >= max(torch.values())
 
 
 def _index_of(files: Mapping[str, int], suffix: str, best: str) -> str | None:
-    names = [name for name in files if name.endswith(suffix + INDEX_SUFFIX)]
+    names = [name for name in files if _index_suffix(name) == suffix]
     if not names or best in names:
         return best if names else None
     return min(names, key=lambda name: (is_variant_name(name), name))
+
+
+def _index_suffix(name: str) -> str | None:
+    found = INDEX_NAME.search(name)
+    return found["suffix"].lower() if found else None
 
 
 def _with_suffix(files: Mapping[str, int], suffixes: tuple[str, ...]) -> dict[str, int]:
@@ -165,16 +171,20 @@ def _plan_gguf(files: dict[str, int]) -> Plan:
         key = part.sibling(1) if part else name
         total, first = sets.get(key, (0, name))
         sets[key] = (total + max(0, size), min(first, name))
-    key = min(sets, key=lambda name: (is_variant_name(name), -sets[name][0], name))
+    key = min(sets, key=lambda name: (bool(_BESIDE_NAME.search(name)), -sets[name][0], name))
     kind: PlanKind = "split" if split_name(key) else "set"
     return Plan(kind=kind, files=(sets[key][1],))
+
+
+def set_key(name: str) -> tuple[str, str, str]:
+    """What the files of one group of shards have in common; the name itself for any other file."""
+    found = SHARD_NAME.match(name)
+    return (found["stem"], found["count"], found["suffix"]) if found else (name, "", "")
 
 
 def set_names(names: Iterable[str]) -> tuple[str, ...]:
     """One name for each set among files: a group of shards is named by its first file."""
     seen: dict[tuple[str, str, str], str] = {}
     for name in sorted(names):
-        found = SHARD_NAME.match(name)
-        key = (found["stem"], found["count"], found["suffix"]) if found else (name, "", "")
-        seen.setdefault(key, name)
+        seen.setdefault(set_key(name), name)
     return tuple(sorted(seen.values()))

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
-from quantscope.containers.gguf import read_gguf
+from quantscope.containers.gguf import RAW_PART, read_gguf
 from quantscope.containers.issues import IssueLog
 from quantscope.containers.parsed import ParsedFile
 from quantscope.containers.records import ContainerKind, OpenedFile
 from quantscope.containers.safetensors import read_safetensors
 from quantscope.containers.sniff import HEAD_BYTES, MAGIC_WORDS, Magic, sniff
 from quantscope.containers.source import ByteSource
-from quantscope.containers.torch_zip import read_torch
 from quantscope.errors import QuantscopeError
 
 SAFETENSORS_SUFFIXES = (".safetensors", ".sft")
 GGUF_SUFFIXES = (".gguf",)
 TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 
-_READERS = {"safetensors": read_safetensors, "gguf": read_gguf, "torch_zip": read_torch}
+
+def _read_torch(source: ByteSource, file_id: int) -> ParsedFile:
+    # pickletools and zipfile are needed for this kind alone.
+    from quantscope.containers.torch_zip import read_torch
+
+    return read_torch(source, file_id)
+
+
+_READERS: dict[ContainerKind, Callable[[ByteSource, int], ParsedFile]] = {
+    "safetensors": read_safetensors,
+    "gguf": read_gguf,
+    "torch_zip": _read_torch,
+}
 _BY_MAGIC: dict[Magic, ContainerKind] = {
     "safetensors": "safetensors",
     "gguf": "gguf",
@@ -36,7 +48,7 @@ def kind_by_name(name: str) -> ContainerKind:
     lowered = name.lower()
     if lowered.endswith(SAFETENSORS_SUFFIXES):
         return "safetensors"
-    if lowered.endswith(GGUF_SUFFIXES):
+    if lowered.endswith(GGUF_SUFFIXES) or RAW_PART.search(lowered):
         return "gguf"
     if lowered.endswith(TORCH_SUFFIXES):
         return "torch_zip"

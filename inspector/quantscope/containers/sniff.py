@@ -64,7 +64,7 @@ def sniff(head: bytes, size: int) -> Magic:
         return "hdf5"
     if head[257:262] == b"ustar":
         return "tar"
-    if text[:1] in (b"{", b"["):
+    if text[:1] in (b"{", b"[") and b"\0" not in head[:16]:
         return "json"
     if not any(head):
         return "blank"
