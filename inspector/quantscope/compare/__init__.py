@@ -1,0 +1,1 @@
+"""Two checkpoints, or two readings of one, side by side: pairs, contracts, zero planes, values, folding."""
