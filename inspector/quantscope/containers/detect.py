@@ -90,12 +90,12 @@ class _Opening:
                 source=self.path,
             )
         self._single_rules(parsed)
-        files: dict[str, int] = {}
+        beside: dict[str, int] = {}
         if parsed.file.kind != "gguf":
             # Config files beside a GGUF file say nothing about it.
             with suppress(UnreadableError):
-                files = list_folder(self.root)[0]
-        return self._opened("file", parsed.tensors, files)
+                beside = list_folder(self.root)[0]
+        return self._opened("file", parsed.tensors, beside)
 
     def folder(self) -> tuple[Opened, SourceSet]:
         """A checkpoint folder, or the repository folder of a cache."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from quantscope.containers.dtypes import DTYPE_BITS
 from quantscope.containers.issues import IssueLog
 from quantscope.containers.records import Json
 from quantscope.containers.strictjson import MAX_DEPTH, JsonText, depth_of, parse_json
@@ -250,7 +251,7 @@ class _Fields:
             self.log.add(
                 "st-duplicate-key", message, tensor=name, key=name, earlier_offsets=offsets
             )
-            reason = None if earlier is _UNKNOWN else _entry_fault(earlier, ())
+            reason = None if earlier is _UNKNOWN else _earlier_fault(earlier)
             if reason:
                 words = f"an earlier entry of {name} is malformed: {reason}"
                 self.log.add("st-entry-malformed", words, tensor=name)
@@ -325,6 +326,15 @@ def _entry_fault(value: Json, duplicates: tuple[str, ...]) -> str | None:
     if len(value["data_offsets"]) != 2:
         return f"data_offsets holds {len(value['data_offsets'])} numbers, not 2"
     return None
+
+
+def _earlier_fault(value: Json) -> str | None:
+    """Why serde would refuse a value that a later one of the same name replaces."""
+    reason = _entry_fault(value, ())
+    if reason:
+        return reason
+    word = _dtype_word(value["dtype"] if isinstance(value, dict) else value[0])
+    return None if word in DTYPE_BITS else f"the format has no dtype {word}"
 
 
 def _json_word(value: Json) -> str:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from quantscope.containers.dtypes import DTYPE_BITS
 from quantscope.containers.issues import IssueLog
 from quantscope.containers.parsed import ParsedFile
 from quantscope.containers.pickle_tree import flatten
 from quantscope.containers.pickle_walk import Tensor, Walk, walk_pickle
 from quantscope.containers.records import OpenedFile, StoredTensor
-from quantscope.containers.safetensors import DTYPE_BITS
 from quantscope.containers.sniff import HEAD_BYTES, Magic, lfs_facts, sniff
 from quantscope.containers.source import ByteSource
 from quantscope.errors import FileChangedError
