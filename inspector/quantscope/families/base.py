@@ -58,6 +58,12 @@ class FamilyBase:
         """Weights of a window where that is faster than parts and combine, with the same bits; else None."""
         return None
 
+    def value_mask(
+        self, tensor: LogicalTensor, reading: Reading, plane: Plane, numbers: Array
+    ) -> Array | None:
+        """Every value counts by default."""
+        return None
+
     def undecodable(self, tensor: LogicalTensor) -> str | None:
         """Decodable by default."""
         return None

@@ -27,6 +27,7 @@ from quantscope.model import (
     Evidence,
     LogicalTensor,
     Orphan,
+    Plane,
     Reading,
 )
 
@@ -100,6 +101,22 @@ class Family(Protocol):
 
         Formats whose group of a column is itself stored (act-order) need `reader` to find the scale;
         without one they give the natural group.
+        """
+        ...
+
+    def value_mask(
+        self, tensor: LogicalTensor, reading: Reading, plane: Plane, numbers: Array
+    ) -> Array | None:
+        """Which values of a plane count, by their flat numbers; the rest is padding.
+
+        Args:
+            tensor: the logical tensor.
+            reading: the reading in force.
+            plane: one of its planes.
+            numbers: int64 [n], row-major numbers of values of the plane.
+
+        Returns:
+            boolean [n], or None where all count.
         """
         ...
 

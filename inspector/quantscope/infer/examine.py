@@ -15,7 +15,7 @@ from quantscope.decode.window import window_parts
 from quantscope.errors import CancelledError, QuantscopeError
 from quantscope.families.protocol import Family
 from quantscope.infer.code_windows import CodeWindows, code_windows
-from quantscope.infer.plane_values import PlaneStats, number_format, plane_stats
+from quantscope.infer.plane_values import Mask, PlaneStats, number_format, plane_stats
 from quantscope.infer.side_planes import IndexStats, ZeroPlane, index_stats, zero_plane
 from quantscope.infer.zero_convention import ZeroTally, tally
 from quantscope.model import LogicalTensor, Plane, Reading
@@ -95,7 +95,13 @@ def examine(
         word = scale_word(plane, reading)
         if plane.role in VALUE_ROLES and number_format(plane, word) in FLOAT_PLANES:
             stats = attempt(
-                lambda p=plane, w=word: plane_stats(p, reader, word=w, everything=everything)  # type: ignore[misc]
+                lambda p=plane, w=word: plane_stats(  # type: ignore[misc]
+                    p,
+                    reader,
+                    word=w,
+                    everything=everything,
+                    mask=_mask(family, tensor, reading, p),
+                )
             )
             if stats is not None:
                 planes.append(stats)
@@ -119,6 +125,22 @@ def examine(
         zeros=zeros,
         error="; ".join(errors) or None,
     )
+
+
+def _mask(
+    family: Family, tensor: LogicalTensor, reading: Reading | None, plane: Plane
+) -> Mask | None:
+    if reading is None:
+        return None
+    chosen = reading
+
+    def counted(numbers: Array) -> Array | None:
+        try:
+            return family.value_mask(tensor, chosen, plane, numbers)
+        except Exception:  # plugin boundary: without a mask every value counts
+            return None
+
+    return counted
 
 
 def scale_word(plane: Plane, reading: Reading | None) -> str:

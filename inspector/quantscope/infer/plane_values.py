@@ -6,7 +6,7 @@ only stretches spread evenly over the tensor are read, unless everything is aske
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 import numpy as np
@@ -61,6 +61,7 @@ class PlaneStats(msgspec.Struct, frozen=True, kw_only=True):
     """Number format under which the values were read."""
     total: int
     examined: int
+    """Values read that count; padding does not."""
     nan: int = 0
     inf: int = 0
     zero: int = 0
@@ -91,8 +92,17 @@ def number_format(plane: Plane, word: str) -> str:
     return plane.dtype
 
 
+Mask = Callable[[Array], Array | None]
+"""Which of some values, by their flat numbers in the plane, count; None for all."""
+
+
 def plane_stats(
-    plane: Plane, reader: PlaneReader, *, word: str = "", everything: bool = True
+    plane: Plane,
+    reader: PlaneReader,
+    *,
+    word: str = "",
+    everything: bool = True,
+    mask: Mask | None = None,
 ) -> PlaneStats:
     """Statistics over the values of a plane, read in bounded pieces.
 
@@ -101,11 +111,15 @@ def plane_stats(
         reader: bounded reads.
         word: the scale format under the reading, for planes stored as bytes.
         everything: read every value even of large block tensors.
+        mask: tells values from padding by their flat numbers; every value counts by default.
     """
     dtype = number_format(plane, word)
     tally = _Tally(plane, dtype)
     for index, offsets, values in _pieces(plane, reader, everything):
-        tally.add(index, offsets, values)
+        counted = None
+        if mask is not None:
+            counted = mask(np.arange(index, index + values.size, dtype=np.int64))
+        tally.add(index, offsets, values, counted)
     return tally.result()
 
 
@@ -172,9 +186,21 @@ class _Tally:
         self.mantissas = 0
         self.examined = 0
         self.item = int(STORAGE[plane.dtype][1:])
+        self.kept: Array | None = None
 
-    def add(self, index: int, offsets: Array | None, stored: Array) -> None:
-        """Count one piece of stored values."""
+    def add(
+        self, index: int, offsets: Array | None, stored: Array, counted: Array | None = None
+    ) -> None:
+        """Count one piece of stored values, or those of it that `counted` marks."""
+        if counted is not None and not counted.all():
+            kept = np.flatnonzero(counted)
+            if offsets is None:
+                offsets = self.plane.byte_offset + (index + kept) * self.item
+            else:
+                offsets = offsets[kept]
+            stored, self.kept = stored[kept], kept
+        else:
+            self.kept = None
         native = stored if stored.dtype.isnative else stored.astype(stored.dtype.newbyteorder("="))
         values = to_float32(native, self.dtype)
         self.examined += values.size
@@ -214,7 +240,7 @@ class _Tally:
     def _place(self, kind: str, index: int, offsets: Array | None, at: int, *, keep: bool) -> None:
         if keep and kind in self.first:
             return
-        self.first[kind] = index + at
+        self.first[kind] = index + (at if self.kept is None else int(self.kept[at]))
         if offsets is not None:
             self.first_byte[kind] = int(offsets[at])
         else:
