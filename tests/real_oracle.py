@@ -76,12 +76,16 @@ def differences(state: TensorState, entry: dict[str, Any]) -> Any:
     """Contract values that differ from an entry of `modules`: (field, expected, found)."""
     value = state.contract.value
     yield from _differs("element", entry["element"], value("element"))
-    yield from _differs("group", entry["group"], value("group"))
+    group = dict(entry["group"])
+    if entry.get("super_block", group["size"]) != group["size"]:
+        group["outer"] = [{"axis": "in", "size": entry["super_block"]}]
+    yield from _differs("group", group, value("group"))
     scale = value("scale")
     if not str(entry["scale_dtype"]).startswith("u8 nested"):
         yield from _differs("scale dtype", entry["scale_dtype"], scale["dtype"])
     yield from _differs("scale direction", entry["scale_direction"], scale["direction"])
-    yield from _differs("scale signed", entry.get("scale_signed", False), scale["signed"])
+    if "super_block" not in entry:  # half scales of ggml blocks carry a sign by definition
+        yield from _differs("scale signed", entry.get("scale_signed", False), scale["signed"])
     second = entry.get("second_level")
     if second is not None:
         found = scale.get("second_level", {})
@@ -159,8 +163,8 @@ def _inside(declared: Any, at: str, value: Any) -> bool:
     file, _, pointer = at.partition("#")
     config = declared.configs.get(file)
     node = config.data if config is not None else None
-    for key in pointer.split("/")[1:]:
-        key = key.replace("~1", "/").replace("~0", "~")
+    for escaped in pointer.split("/")[1:]:
+        key = escaped.replace("~1", "/").replace("~0", "~")
         if not isinstance(node, dict) or key not in node:
             return False
         node = node[key]
@@ -269,6 +273,7 @@ def check_locate(folder: Path, name: str, reading: Any, cells: Any) -> None:
             ]
             assert hit, (role, row, col)
             assert set(hit) <= set(same), (role, row, col, hit[:8], same[:8])
-            live = [c for c in same if weights[row, c] != 0]
+            live_codes = codes if reading.zero == "additive_min" else weights
+            live = [c for c in same if live_codes[row, c] != 0]
             if role == "scale":
                 assert set(live) <= set(hit), (role, row, col)

@@ -36,10 +36,13 @@ from quantscope.model import (
     Reading,
     Sample,
     ScaleLevel,
+    Slice,
 )
 
 from quantscope_plugins.families import qweight_config, scale_grid
 from quantscope_plugins.families.packed_axis import PackedAxis
+from quantscope_plugins.families.stacks import experts, part_name, part_plane
+from quantscope_plugins.families.stored_zeros import true_zeros
 
 BIT_WIDTHS = (4, 8, 3, 2, 5, 6, 7)
 PLANAR_ONLY = (5, 6, 7)
@@ -80,7 +83,8 @@ class Gptq(FamilyBase):
                 continue
             certainty = _certainty(qweight, scales, index.get(module, "qzeros"), says_gptq)
             if certainty:
-                yield self._tensor(index, declared, module, certainty)
+                for part in experts(qweight.shape):
+                    yield self._tensor(index, declared, module, certainty, part)
 
     def _orphans(self, index: TensorIndex, module: str, says_gptq: bool) -> Iterator[Orphan]:
         """Planes without qweight or scales; `scales` and `g_idx` alone are nobody's unless GPTQ is declared."""
@@ -100,14 +104,19 @@ class Gptq(FamilyBase):
                 )
 
     def _tensor(
-        self, index: TensorIndex, declared: Declarations, module: str, certainty: int
+        self,
+        index: TensorIndex,
+        declared: Declarations,
+        module: str,
+        certainty: int,
+        part: Slice | None,
     ) -> LogicalTensor:
         planes = [
-            index.plane("codes", module, "qweight"),
-            index.plane("zero", module, "qzeros"),
-            index.plane("scale", module, "scales"),
-            index.plane("group_index", module, "g_idx"),
-            index.plane("bias", module, "bias"),
+            part_plane(index, "codes", module, "qweight", part),
+            part_plane(index, "zero", module, "qzeros", part),
+            part_plane(index, "scale", module, "scales", part),
+            part_plane(index, "group_index", module, "g_idx", part),
+            part_plane(index, "bias", module, "bias", part),
         ]
         kept = tuple(plane for plane in planes if plane is not None)
         words = qweight_config.formats(declared)
@@ -120,12 +129,13 @@ class Gptq(FamilyBase):
             facts.append(("zeros", "as_is"))
         rows, n_out = kept[0].shape if len(kept[0].shape) == 2 else (0, 0)
         return LogicalTensor(
-            name=f"{module}.weight" if module else "weight",
+            name=part_name(f"{module}.weight" if module else "weight", part),
             module=module,
             family=self.name,
             word="gptq_planar" if "gptq_p" in words else "gptq",
             shape=(n_out, rows * (STORAGE_BITS[kept[0].dtype] // 4)),
             planes=kept,
+            part=part,
             certainty=certainty,
             facts=tuple(fact for fact in facts if fact[1]),
         )
@@ -237,18 +247,7 @@ class Gptq(FamilyBase):
         axis = _axis(reading, STORAGE_BITS[qzeros.dtype])
         words, skip = axis.cover(rows, qzeros.shape[1])
         packed = reader.read(qzeros, used, words)
-        stored = axis.unpack(packed, skip + len(rows), axis=-1)[:, skip:].T.astype(np.int16)
-        convention = reading.zero_convention
-        if convention == "minus_one":
-            return (stored + 1) & ((1 << reading.bit_width) - 1), stored
-        if convention == "minus_one_unwrapped":
-            return stored + 1, stored
-        if convention == "minus_one_word_add" and axis.order == "sequential":
-            carried = axis.unpack(_add_ones(packed, axis), skip + len(rows), axis=-1)
-            return carried[:, skip:].T.astype(np.int16), stored
-        if convention == "minus_one_word_add":
-            return (stored + 1) & ((1 << reading.bit_width) - 1), stored
-        return stored, stored
+        return true_zeros(packed, axis, rows, rows.start - skip, reading.zero_convention)
 
     def locate(
         self,
@@ -305,16 +304,16 @@ def _certainty(
     qweight: StoredTensor, scales: StoredTensor, qzeros: StoredTensor | None, says_gptq: bool
 ) -> int:
     """3 where shapes say GPTQ and nothing else, 2 where another layout could have them, 1 where only names do."""
-    if qweight.dtype not in WORDS or len(qweight.shape) != 2:
+    if qweight.dtype not in WORDS or len(qweight.shape) not in (2, 3):
         return 0
     if qzeros is not None and qzeros.dtype not in WORDS:
         return 0
     n_out = scales.shape[-1] if scales.shape else 0
-    if qweight.shape[1] != n_out:
+    if qweight.shape[-1] != n_out:
         return 1 if says_gptq and qweight.dtype in ("I32", "U32") else 0
     if qweight.dtype not in ("I32", "U32") and not says_gptq:
         return 0
-    return 3 if qweight.shape[0] != scales.shape[0] else 2
+    return 3 if qweight.shape[-2] != scales.shape[-2:][0] else 2
 
 
 def _producer(declared: Declarations) -> str:
@@ -415,17 +414,6 @@ def _group_numbers(
             source=tensor.name,
         )
     return numbers
-
-
-def _add_ones(packed: Array, axis: PackedAxis) -> Array:
-    """Every word plus one in each field, carries included, as GPTQModel converts v1 to v2 at load.
-
-    Source: GPTQModel, gptqmodel/utils/model.py (0x55555555, 0x11111111, 0x01010101).
-    """
-    ones = sum(1 << (field * axis.bit_width) for field in range(axis.run[0]))
-    words = packed.view(np.dtype(f"u{packed.dtype.itemsize}"))
-    added: Array = words + words.dtype.type(ones)
-    return added
 
 
 def _order_evidence(tensor: LogicalTensor, reader: PlaneReader) -> Evidence:
