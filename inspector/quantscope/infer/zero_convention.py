@@ -21,6 +21,8 @@ FAR = 0.35
 """A mean farther than this from every reading points to a third convention or a wrong packing."""
 DECISIVE_MODULES = 8
 DECISIVE_SPREAD = 0.1
+MAJORITY = 2 / 3
+"""Share of the modules that decide at all which must stand on the set's side."""
 OPEN_WIDTH = 8
 """At this width one step is a small part of a group's spread; the mean decides nothing below this many bits only."""
 
@@ -219,8 +221,44 @@ def _statistic_step(counted: ZeroTally, bit_width: int, sample: Sample) -> Evide
     )
 
 
-def set_evidence(tallies: Sequence[ZeroTally], bit_widths: Sequence[int]) -> Evidence | None:
-    """Evidence of a set of modules: decisive when enough of them fall on one side, close together."""
+class SetDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """What a set of modules says together.
+
+    `side_of` gives each module's own side in the order of the tallies, None where it decides nothing alone.
+    """
+
+    evidence: Evidence
+    side_of: tuple[str | None, ...]
+
+    @property
+    def side(self) -> str | None:
+        """The reading that the set decides for, or None."""
+        return str(self.evidence.supports[0]) if self.evidence.supports else None
+
+    def evidence_for(self, module: int) -> Evidence:
+        """The step as it bears on one module: it does not speak for one that stands on the other side."""
+        own = self.side_of[module]
+        if own is None or own == self.side or not self.evidence.supports:
+            return self.evidence
+        return msgspec.structs.replace(
+            self.evidence,
+            method="odd one out over modules",
+            supports=(),
+            strength=None,
+            numbers={**self.evidence.numbers, "this_module": own, "the_others": self.side},
+        )
+
+
+def set_evidence(tallies: Sequence[ZeroTally], bit_widths: Sequence[int]) -> SetDecision | None:
+    """Evidence of a set of modules: decisive when enough of them fall on one side, close together.
+
+    At least DECISIVE_MODULES on the side, at least MAJORITY of those that decide at all, and a spread of
+    their means under DECISIVE_SPREAD. None where no module has a usable mean.
+    """
+    side_of = tuple(
+        _side_of(counted) if bits < OPEN_WIDTH else None
+        for counted, bits in zip(tallies, bit_widths, strict=True)
+    )
     known = [
         counted
         for counted, bits in zip(tallies, bit_widths, strict=True)
@@ -231,33 +269,42 @@ def set_evidence(tallies: Sequence[ZeroTally], bit_widths: Sequence[int]) -> Evi
     if not known:
         return None
     means = {name: np.array([counted.mean(name) for counted in known]) for name in READINGS}
-    sides = [name for name, values in means.items() if (np.abs(values) < NEAR).all()]
-    spread = {
-        name: float(values.std(ddof=1)) if values.size > 1 else 0.0
-        for name, values in means.items()
-    }
+    on_side = {name: values[np.abs(values) < NEAR] for name, values in means.items()}
+    best = max(READINGS, key=lambda name: on_side[name].size)
+    members = on_side[best]
+    spread = float(members.std(ddof=1)) if members.size > 1 else 0.0
     decided = (
-        len(known) >= DECISIVE_MODULES and len(sides) == 1 and spread[sides[0]] < DECISIVE_SPREAD
+        members.size >= DECISIVE_MODULES
+        and members.size >= MAJORITY * len(known)
+        and spread < DECISIVE_SPREAD
     )
     nearest = np.min([np.abs(values) for values in means.values()], axis=0)
     numbers: dict[str, Json] = {
         "modules": len(known),
         "modules_far_from_both": int((nearest > FAR).sum()),
+        "spread": round(spread, 6),
     }
     for name, values in means.items():
         numbers |= {
             f"mean_{name}_min": round(float(values.min()), 6),
             f"mean_{name}_max": round(float(values.max()), 6),
             f"worst_{name}": round(float(np.abs(values).max()), 6),
-            f"spread_{name}": round(spread[name], 6),
-            f"modules_{name}": int((np.abs(values) < NEAR).sum()),
+            f"modules_{name}": int(on_side[name].size),
         }
-    return Evidence(
-        field="zero_convention",
-        method="code statistic over modules",
-        supports=tuple(sides) if decided else (),
-        strength="decisive" if decided else None,
-        numbers=numbers,
-        sample=Sample(len(known), len(tallies), "modules"),
-        assumes=("module means of weights are small against their spread",),
+    return SetDecision(
+        evidence=Evidence(
+            field="zero_convention",
+            method="code statistic over modules",
+            supports=(best,) if decided else (),
+            strength="decisive" if decided else None,
+            numbers=numbers,
+            sample=Sample(len(known), len(tallies), "modules"),
+            assumes=("module means of weights are small against their spread",),
+        ),
+        side_of=side_of,
     )
+
+
+def _side_of(counted: ZeroTally) -> str | None:
+    near = _supported(counted) if counted.groups > 1 else []
+    return near[0] if len(near) == 1 else None

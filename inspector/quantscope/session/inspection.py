@@ -11,7 +11,7 @@ from quantscope.decode.plane_reader import ReadLedger
 from quantscope.infer.examine import Examination
 from quantscope.infer.readers import Stance
 from quantscope.infer.solver import Solved
-from quantscope.model import Claim, Contract, Evidence, Finding, LogicalTensor, Reading
+from quantscope.model import Claim, Contract, Evidence, Finding, LogicalTensor, Reading, Suppressed
 
 Mode = Literal["headers", "sample", "deep"]
 
@@ -52,6 +52,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     rules_run: tuple[str, ...] = ()
     rules_skipped: tuple[tuple[str, str], ...] = ()
+    suppressed: tuple[Suppressed, ...] = ()
+    """Findings that a suppression list left out, with the reason it gives."""
     partial: str | None = None
     duration_s: float = 0.0
 

@@ -273,9 +273,9 @@ def _join_sets(states: Sequence[TensorState]) -> tuple[list[TensorState], list[E
         )
         if step is None:
             continue
-        evidence.append(step)
-        for position, member in zip(positions, members, strict=True):
-            steps = (*member.evidence, step)
+        evidence.append(step.evidence)
+        for number, (position, member) in enumerate(zip(positions, members, strict=True)):
+            steps = (*member.evidence, step.evidence_for(number))
             contract = reconcile(
                 member.solved, member.claims, steps, member.undecodable, member.stances
             )
