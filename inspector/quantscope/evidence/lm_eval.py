@@ -16,6 +16,9 @@ from quantscope.evidence.strict_json import EvidenceInputError, Json, child_path
 NORMAL_95 = 1.959963984540054
 """Two-sided 95 % quantile of the normal distribution."""
 
+_NO_METRICS = frozenset({"alias", "name", "sample_len", "sample_count", "samples"})
+"""Keys of a task's entry that describe it."""
+
 _RUN_KEYS = ("lm_eval_version", "transformers_version", "git_hash", "date", "chat_template_sha")
 _CONFIG_KEYS = (
     "model",
@@ -131,7 +134,7 @@ def _metrics(
     metrics = []
     for key, value in entries.items():
         metric, _, filter_name = key.partition(",")
-        if key == "alias" or metric.endswith("_stderr"):
+        if key in _NO_METRICS or not metric.strip() or metric.endswith("_stderr"):
             continue
         if isinstance(value, bool | dict | list):
             problems.append(f"{child_path(path, key)}: must be a number")
@@ -180,16 +183,17 @@ def _intervals(tasks: dict[str, Any]) -> list[dict[str, Any]]:
         for metric in content["metrics"]:
             if metric["value"] is None or metric["stderr"] is None:
                 continue
-            half = NORMAL_95 * float(metric["stderr"])
-            low, high = float(metric["value"]) - half, float(metric["value"]) + half
-            if math.isfinite(low) and math.isfinite(high):
-                intervals.append(
-                    {
-                        "task": task,
-                        "metric": metric["metric"],
-                        "filter": metric["filter"],
-                        "low": low,
-                        "high": high,
-                    }
-                )
+            entry = {"task": task, "metric": metric["metric"], "filter": metric["filter"]}
+            intervals.append(entry | _interval(float(metric["value"]), float(metric["stderr"])))
     return intervals
+
+
+def _interval(value: float, stderr: float) -> dict[str, Any]:
+    half = NORMAL_95 * stderr
+    if stderr == 0.0:
+        reason = "a standard error of 0 gives no interval"
+    elif not (math.isfinite(value - half) and math.isfinite(value + half)):
+        reason = "the interval overflows"
+    else:
+        return {"low": value - half, "high": value + half}
+    return {"low": None, "high": None, "low_reason": reason, "high_reason": reason}
