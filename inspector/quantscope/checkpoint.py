@@ -56,7 +56,11 @@ class Checkpoint:
     @cached_property
     def index(self) -> TensorIndex:
         """Stored tensors by name and module."""
-        return TensorIndex(self.opened.tensors, self.opened.files)
+        return TensorIndex(
+            self.opened.tensors,
+            self.opened.files,
+            lambda stored: self.sources[stored.file_id].read_at(stored.byte_offset, stored.nbytes),
+        )
 
     @cached_property
     def declarations(self) -> Declarations:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from quantscope.containers.records import OpenedFile, StoredTensor
+from quantscope.errors import QuantscopeError
 from quantscope.model import Plane, Role, Span
+
+MAX_SMALL_BYTES = 1 << 16
+"""A family may read this much of one stored tensor while it groups."""
 
 
 class TensorIndex:
@@ -17,7 +21,13 @@ class TensorIndex:
     (`weight.quant_state.bitsandbytes__nf4`). The first of several stored tensors of one name counts.
     """
 
-    def __init__(self, tensors: Iterable[StoredTensor], files: Sequence[OpenedFile]) -> None:
+    def __init__(
+        self,
+        tensors: Iterable[StoredTensor],
+        files: Sequence[OpenedFile],
+        read: Callable[[StoredTensor], bytes] | None = None,
+    ) -> None:
+        self._read = read
         self.tensors: dict[str, StoredTensor] = {}
         for tensor in tensors:
             self.tensors.setdefault(tensor.name, tensor)
@@ -55,6 +65,18 @@ class TensorIndex:
             module, _, last = name.rpartition(".")
             children[module].append(last)
         return dict(children)
+
+    def small(self, stored: StoredTensor) -> bytes:
+        """Bytes of a small stored tensor that says how others lie (a quant_state, a stored shape).
+
+        Empty where it is larger than MAX_SMALL_BYTES, cannot be read, or the index has no files behind it.
+        """
+        if self._read is None or not stored.readable or stored.nbytes > MAX_SMALL_BYTES:
+            return b""
+        try:
+            return self._read(stored)
+        except QuantscopeError:
+            return b""
 
     def suffixes(self, module: str) -> Sequence[str]:
         """Last parts of the names stored directly under a module."""
