@@ -83,13 +83,16 @@ class Gguf(FamilyBase):
                 yield self._companion(stored, "integer table")
             elif ggml_type(stored.dtype) is not None:
                 yield from self._tensors(index, stored, architecture)
-                activation = index.get(_module(stored.name), "input_scale")
+                activation = index.get(stored.name.rpartition(".")[0], "input_scale")
                 if activation is not None and activation.dtype == "F32":
                     yield self._companion(activation, "activation scale")
 
     def _companion(self, stored: StoredTensor, what: str) -> Companion:
         return Companion(
-            stored_name=stored.name, module=_module(stored.name), what=what, family=self.name
+            stored_name=stored.name,
+            module=stored.name.rpartition(".")[0],
+            what=what,
+            family=self.name,
         )
 
     def _tensors(
@@ -113,7 +116,7 @@ class Gguf(FamilyBase):
                 planes.append(outer)
             yield LogicalTensor(
                 name=name,
-                module=_module(stored.name),
+                module=stored.name.rpartition(".")[0],
                 family=self.name,
                 word="gguf",
                 shape=(n_out, n_in),
@@ -223,18 +226,21 @@ class Gguf(FamilyBase):
         """Codes, effective scales (block scale times sub-block scale) and minimums of the blocks in the window."""
         block = BLOCK_TYPES[reading.element]
         rows, cols = window.rows, window.cols
-        blocks, first = self._blocks(tensor, block, window, reader)
+        if not len(rows) or not len(cols):
+            return _no_parts(block, window)
+        blocks, first, held = self._blocks(tensor, block, window, reader)
         n_rows = len(rows)
-        codes = block.codes(blocks).reshape(n_rows, -1)
+        codes = block.codes(blocks).reshape(n_rows, held * block.block_size)
         skip = cols.start - first * block.block_size
         minimum = block.minimums(blocks)
-        scale = [block.scales(blocks).reshape(n_rows, -1), *self._outer(tensor, reader)]
+        groups = (n_rows, held * block.sub_blocks)
+        scale = [block.scales(blocks).reshape(groups), *self._outer(tensor, reader)]
         return Parts(
             codes=codes[:, skip : skip + len(cols)],
             combine=block.combine,
             scale=tuple(scale),
             zero=np.full((1, 1), block.zero, np.int16) if block.zero else None,
-            minimum=None if minimum is None else minimum.reshape(n_rows, -1),
+            minimum=None if minimum is None else minimum.reshape(groups),
             lut=block.lut,
             group_of_column=np.arange(skip, skip + len(cols)) // block.sub_block,
         )
@@ -251,8 +257,10 @@ class Gguf(FamilyBase):
         block = BLOCK_TYPES[reading.element]
         if block.minimum_sign != "none" and tensor.plane_named("scale") is not None:
             return None
-        blocks, first = self._blocks(tensor, block, window, reader)
-        out = block.dequantize(blocks).reshape(len(window.rows), -1)
+        if not len(window.rows) or not len(window.cols):
+            return np.empty(window.shape, np.float32)
+        blocks, first, held = self._blocks(tensor, block, window, reader)
+        out = block.dequantize(blocks).reshape(len(window.rows), held * block.block_size)
         for outer in self._outer(tensor, reader):
             out *= outer
         skip = window.cols.start - first * block.block_size
@@ -266,8 +274,8 @@ class Gguf(FamilyBase):
     @staticmethod
     def _blocks(
         tensor: LogicalTensor, block: BlockType, window: Window, reader: PlaneReader
-    ) -> tuple[Array, int]:
-        """Blocks [rows * blocks a row, bytes] that hold the window, little-endian, and the first's number."""
+    ) -> tuple[Array, int, int]:
+        """Blocks [rows * n, bytes] that hold the window, little-endian; the first's number in its row; n."""
         n_in = tensor.shape[-1]
         if n_in % block.block_size:
             raise UndecodableError(f"{tensor.name} has rows that are no whole number of blocks")
@@ -289,11 +297,14 @@ class Gguf(FamilyBase):
         else:
             offsets = (start + row * row_bytes + first * block.type_bytes for row in rows)
             data = b"".join(reader.read_bytes("codes", codes.file_id, o, nbytes) for o in offsets)
-        found = np.frombuffer(data, np.uint8).reshape(len(rows), -1, block.type_bytes)
-        if found.shape[1] != wanted:
+        held = per_row if len(data) == len(rows) * row_bytes else wanted
+        found = np.frombuffer(data, np.uint8).reshape(len(rows), held, block.type_bytes)
+        if held != wanted:
             found = found[:, first:last]
         blocks = found.reshape(-1, block.type_bytes)
-        return (little_endian(blocks, block) if codes.byte_order == "big" else blocks), first
+        if codes.byte_order == "big":
+            blocks = little_endian(blocks, block)
+        return blocks, first, wanted
 
     def locate(self, tensor: LogicalTensor, reading: Reading, row: int, col: int) -> Cell:
         """The bits of an element's code, of its sub-block's scale and minimum and of the block's d and dmin."""
@@ -360,10 +371,6 @@ def _architecture(declared: Declarations) -> str:
     return ""
 
 
-def _module(name: str) -> str:
-    return name.rpartition(".")[0]
-
-
 def _rows(shape: tuple[int, ...]) -> int:
     rows = 1
     for extent in shape[:-1]:
@@ -418,7 +425,7 @@ def _scale_plane(
     index: TensorIndex, stored: StoredTensor, expert: int, experts: int
 ) -> Plane | None:
     """The F32 tensor `<module>.scale` that the result of the matrix product is multiplied by."""
-    scale = index.get(_module(stored.name), "scale")
+    scale = index.get(stored.name.rpartition(".")[0], "scale")
     if scale is None or scale.dtype != "F32" or not stored.name.endswith(".weight"):
         return None
     count = _rows(scale.shape) * (scale.shape[-1] if scale.shape else 1)
@@ -427,6 +434,18 @@ def _scale_plane(
     if count == experts:
         return index.plane_of("scale2", scale, "scale", shape=(1,), element_offset=expert)
     return None
+
+
+def _no_parts(block: BlockType, window: Window) -> Parts:
+    """Parts of a window without elements."""
+    nothing = np.zeros((len(window.rows), 1), np.float32)
+    return Parts(
+        codes=np.zeros(window.shape, np.uint8),
+        combine=block.combine,
+        scale=(nothing,),
+        minimum=nothing if block.minimum_sign != "none" else None,
+        lut=block.lut,
+    )
 
 
 def _by_type(field: str, value: object) -> object:
@@ -446,6 +465,7 @@ def _field_equation(
     shape: tuple[int, int],
     items: int,
 ) -> Equation:
+    """Bytes of one field over all blocks."""
     expected = (shape[0], shape[1] // size, items)
     return Equation(
         plane=field.name,
