@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-ROWS, COLS, GROUP = 64, 128, 64
+ROWS, COLS, GROUP = 64, 256, 32
 SPAN = 6
 """Steps from the zero to the farthest code."""
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -110,6 +110,8 @@ def _write(
     declared: dict[str, object],
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    # The writer dumps memory as it lies: only C-contiguous arrays come out as their shape says.
+    tensors = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     text = json.dumps({**config, "quantization_config": declared}, indent=1, sort_keys=True)
     (folder / "config.json").write_text(text + "\n")

@@ -23,6 +23,8 @@ HELD_MEDIAN = 0.03
 """Median |log| deviation under which a folding is held: rounding noise of 4-bit ratios is below it."""
 HELD_P95 = 0.15
 BROKEN_MEDIAN = 0.10
+COMPENSATED_SPREAD = 1.5
+"""A norm or rows whose 95th and 5th percentile of change differ by more were rescaled."""
 
 NORM_FED: dict[str, tuple[str, ...]] = {
     "input_layernorm": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -57,34 +59,48 @@ def check_folding(
     results: list[FoldingResult] = []
     for layer in sorted(layers, key=_natural):
         members = layers[layer]
+        shared: dict[str, Array] = {}
         for norm, consumers in NORM_FED.items():
             present = [members[c] for c in consumers if c in members]
-            if present:
-                results.append(_norm(which, side, base, layer, norm, present, sums))
+            if not present:
+                continue
+            judged = [members[c] for c in consumers if c in members and c not in ROW_FED.values()]
+            judged = judged or present
+            joint = _joint(judged, sums)
+            shared |= dict.fromkeys(present, joint.ratios)
+            results.append(_norm(which, side, base, f"{layer}.{norm}.weight", judged, joint))
         for consumer, producer in ROW_FED.items():
             if consumer in members and producer in members:
-                results.append(
-                    _rows(which, side, base, members[consumer], members[producer], sums, base_name)
-                )
+                name = members[producer]
+                channels = shared.get(name, sums[name].ratios)
+                rows = _row_ratio(side, base, name, base_name[name], channels)
+                results.append(_rows(which, side, members[consumer], name, sums, rows))
     return results
+
+
+def _joint(names: Sequence[str], sums: Mapping[str, ChannelSums]) -> ChannelSums:
+    """Channel sums over weights that one norm feeds.
+
+    Weights whose rows are rescaled too (v, up) are left to the others where there are any: their rows
+    carry a factor of their own into the channel ratio.
+    """
+    joint = ChannelSums(sums[names[0]].ab.size)
+    for name in names:
+        joint.aa += sums[name].aa
+        joint.bb += sums[name].bb
+        joint.ab += sums[name].ab
+        joint.rows += sums[name].rows
+    return joint
 
 
 def _norm(
     which: Literal["a", "b"],
     side: Side,
     base: Side,
-    layer: str,
-    norm: str,
+    name: str,
     consumers: Sequence[str],
-    sums: Mapping[str, ChannelSums],
+    joint: ChannelSums,
 ) -> FoldingResult:
-    name = f"{layer}.{norm}.weight"
-    joint = ChannelSums(sums[consumers[0]].ab.size)
-    for consumer in consumers:
-        joint.aa += sums[consumer].aa
-        joint.bb += sums[consumer].bb
-        joint.ab += sums[consumer].ab
-        joint.rows += sums[consumer].rows
     ratio = joint.ratios
     rescaled = is_rescaled(joint.summary())
     weights = [_vector(side, name), _vector(base, _base_of(name, base))]
@@ -106,15 +122,13 @@ def _norm(
 def _rows(
     which: Literal["a", "b"],
     side: Side,
-    base: Side,
     consumer: str,
     producer: str,
     sums: Mapping[str, ChannelSums],
-    base_name: Mapping[str, str],
+    rows: Array,
 ) -> FoldingResult:
     ratio = sums[consumer].ratios
     rescaled = is_rescaled(sums[consumer].summary())
-    rows = _row_ratio(side, base, producer, base_name[producer], sums[producer].ratios)
     compensation = rows
     if rows.size and ratio.size % rows.size == 0 and ratio.size != rows.size:
         # Grouped-query attention: each v head feeds several query heads of o_proj.
@@ -175,12 +189,14 @@ def _result(
         outcome: Outcome = "inconclusive"
         median = p95 = None
     else:
-        # A common factor moves between weights without changing the graph's shape; it is kept apart.
         deviation = np.abs(np.log(product[live]))
         median, p95 = (float(v) for v in np.quantile(deviation, [0.5, 0.95]))
-        moved = rescaled or float(np.median(np.abs(np.log(compensation[live])))) > BROKEN_MEDIAN
-        if median <= HELD_MEDIAN and p95 <= HELD_P95:
-            outcome = "held" if moved else "not_rescaled"
+        low, high = np.quantile(np.abs(compensation[live]), [0.05, 0.95])
+        if not rescaled and high / low < COMPENSATED_SPREAD:
+            # Clipping shrinks whole rows and channels a little; that is no rescaling.
+            outcome = "not_rescaled"
+        elif median <= HELD_MEDIAN and p95 <= HELD_P95:
+            outcome = "held"
         else:
             outcome = "did_not_hold" if median > BROKEN_MEDIAN else "inconclusive"
     return FoldingResult(

@@ -27,7 +27,10 @@ OPEN_FIELDS = ("element", "packing", "placement", "group", "scale")
 
 SAMPLE_GROUPS = 512
 CORRELATION_GAP = 0.25
+CORRELATION_SIGMAS = 6.0
+"""A lead must also exceed this many standard errors of a correlation, 1/sqrt(groups) each."""
 ENTROPY_GAP_BITS = 0.25
+MIN_CODES_FOR_ENTROPY = 4096
 PLAUSIBLE_RMS = (1e-5, 3.0)
 """Root mean square of a trained weight tensor; a wrong scale direction misses it by orders of magnitude."""
 
@@ -105,6 +108,7 @@ def _measure(
         mean, spread, zero, scale = (
             np.concatenate(columns) for columns in zip(*tables, strict=True)
         )
+        numbers["groups"] = float(mean.size)
         numbers |= _correlations(mean, spread, zero, scale)
     entropy = _entropy([parts.codes for parts in pieces])
     if entropy is not None:
@@ -154,7 +158,9 @@ def _entropy(codes: Sequence[Array]) -> float | None:
     counts = np.zeros(256, dtype=np.int64)
     for piece in codes:
         counts += np.bincount(piece.view(np.uint8).ravel(), minlength=256)
-    share = counts[counts > 0] / max(1, counts.sum())
+    if counts.sum() < MIN_CODES_FOR_ENTROPY:
+        return None
+    share = counts[counts > 0] / counts.sum()
     return float(-(share * np.log2(share)).sum())
 
 
@@ -162,7 +168,7 @@ def _judge(field: str, values: Sequence[Json], measured: Sequence[dict[str, floa
     """Choose by the first statistic that separates the candidates clearly."""
     winner: int | None = None
     by = ""
-    for name, better, gap in (
+    for name, better, least in (
         ("mean_follows_zero", 1, CORRELATION_GAP),
         ("spread_against_scale", -1, CORRELATION_GAP),
         ("entropy_bits", -1, ENTROPY_GAP_BITS),
@@ -174,7 +180,9 @@ def _judge(field: str, values: Sequence[Json], measured: Sequence[dict[str, floa
             continue
         ranked = sorted(range(len(scores)), key=lambda i: -better * (scores[i] or 0.0))
         lead = abs((scores[ranked[0]] or 0.0) - (scores[ranked[1]] or 0.0))
-        if lead >= gap:
+        groups = min(m.get("groups", 0.0) for m in measured)
+        noise = 0.0 if name == "entropy_bits" else CORRELATION_SIGMAS / max(groups, 1.0) ** 0.5
+        if lead >= max(least, noise):
             winner, by = ranked[0], name
     if winner is None:
         plausible = [
