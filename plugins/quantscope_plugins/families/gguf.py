@@ -234,7 +234,7 @@ class Gguf(FamilyBase):
         skip = cols.start - first * block.block_size
         minimum = block.minimums(blocks)
         groups = (n_rows, held * block.sub_blocks)
-        scale = [block.scales(blocks).reshape(groups), *self._outer(tensor, reader)]
+        scale = [block.scales(blocks).reshape(groups), *_outer(tensor, reader)]
         return Parts(
             codes=codes[:, skip : skip + len(cols)],
             combine=block.combine,
@@ -261,15 +261,10 @@ class Gguf(FamilyBase):
             return np.empty(window.shape, np.float32)
         blocks, first, held = self._blocks(tensor, block, window, reader)
         out = block.dequantize(blocks).reshape(len(window.rows), held * block.block_size)
-        for outer in self._outer(tensor, reader):
+        for outer in _outer(tensor, reader):
             out *= outer
         skip = window.cols.start - first * block.block_size
         return out[:, skip : skip + len(window.cols)]
-
-    @staticmethod
-    def _outer(tensor: LogicalTensor, reader: PlaneReader) -> list[Array]:
-        plane = tensor.plane_named("scale")
-        return [] if plane is None else [reader.floats(plane).reshape(1, 1)]
 
     @staticmethod
     def _blocks(
@@ -365,10 +360,8 @@ class Gguf(FamilyBase):
 
 
 def _architecture(declared: Declarations) -> str:
-    for _, value in declared.metadata("general.architecture"):
-        if isinstance(value, str):
-            return value
-    return ""
+    values = (value for _, value in declared.metadata("general.architecture"))
+    return next((value for value in values if isinstance(value, str)), "")
 
 
 def _rows(shape: tuple[int, ...]) -> int:
@@ -496,6 +489,11 @@ def _whole_equation(plane: Plane, kind: GgmlType, shape: tuple[int, int]) -> Equ
         actual_bytes=plane.nbytes,
         holds=None if expected is None else expected == plane.nbytes,
     )
+
+
+def _outer(tensor: LogicalTensor, reader: PlaneReader) -> list[Array]:
+    plane = tensor.plane_named("scale")
+    return [] if plane is None else [reader.floats(plane).reshape(1, 1)]
 
 
 def _start(tensor: LogicalTensor) -> int:
