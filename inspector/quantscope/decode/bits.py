@@ -10,45 +10,40 @@ tables cost a gather per code and lose), and blocks of words small enough for th
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quantscope.decode.expand import expand_fields
+from quantscope.decode.places import AWQ_ORDER, PLANE_WIDTHS, FieldLayout, field_bits
 from quantscope.errors import UndecodableError
+
+__all__ = [
+    "AWQ_ORDER",
+    "PLANE_WIDTHS",
+    "Codes",
+    "FieldLayout",
+    "Words",
+    "field_bits",
+    "require_bytes",
+    "sign_extend",
+    "unpack_awq",
+    "unpack_bitstream",
+    "unpack_msb_first",
+    "unpack_nibbles",
+    "unpack_padded",
+    "unpack_planar",
+    "unpack_row_chunks",
+    "unpack_words",
+    "unsigned_view",
+    "word_bits",
+]
 
 Words = NDArray[Any]
 """Packed words: any integer dtype, any rank."""
 
 Codes = NDArray[np.uint8]
-
-FieldLayout = Literal[
-    "sequential",
-    "awq",
-    "bitstream",
-    "planar",
-    "low_first",
-    "high_first",
-    "msb_first",
-    "row_chunks_low_first",
-    "row_chunks_high_first",
-]
-"""How codes lie along the packed axis; `field_bits` says what each name means."""
-
-AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-"""Channel held by nibble i of a word, modulo 8. Source: AutoAWQ, awq/modules/linear/gemm.py."""
-
-PLANE_WIDTHS: dict[int, tuple[int, ...]] = {
-    1: (1,),
-    2: (2,),
-    3: (2, 1),
-    4: (4,),
-    5: (4, 1),
-    6: (4, 2),
-    7: (4, 2, 1),
-    8: (8,),
-}
-"""Widths of the bit planes of `gptq_p`, lowest bits first. Source: GPTQModel, gptqmodel/utils/planar_packing.py."""
 
 _BLOCK_BYTES = 256 * 1024
 """Words handled at a time, so that the temporary of one shift stays in the cache."""
@@ -135,9 +130,12 @@ def unpack_words(
     order = tuple(range(fields)) if order is None else order
     shifts = tuple((order[i], i * bit_width) for i in range(fields))
     packed, codes = _along_first_axis(words, axis, fields, count, out)
+    target = np.moveaxis(codes, 0, axis)
+    if axis in (-1, words.ndim - 1) and expand_fields(words, bit_width, order, target):
+        return target
     for lines in _line_blocks(words, axis):
         _scatter_fields(packed[:, lines], shifts, fields, bit_width, codes[:, lines])
-    return np.moveaxis(codes, 0, axis)
+    return target
 
 
 def unpack_awq(
@@ -340,74 +338,6 @@ def unpack_planar(
         first_word += width
         low_bit += width
     return np.moveaxis(codes, 0, axis)
-
-
-def field_bits(
-    layout: FieldLayout,
-    index: int,
-    bit_width: int,
-    *,
-    word_bits: int = 32,
-    words: int | None = None,
-) -> tuple[tuple[int, int, int], ...]:
-    """Say which bits hold code `index` along the packed axis.
-
-    Args:
-        layout: `sequential` (also the padded layout), `awq`, `bitstream`, `planar`, `low_first` and
-            `high_first` (two nibbles a byte), `msb_first`, `row_chunks_low_first` (quanto, BitNet) or
-            `row_chunks_high_first` (HQQ).
-        index: 0-based code along the packed axis.
-        bit_width: bits of a code.
-        word_bits: bits of a stored word; nibble layouts are always bytes.
-        words: packed words along the axis; row chunks need it.
-
-    Returns:
-        Pieces (word index, lowest bit in that word, width), the lowest bits of the code first; a code that
-        straddles words or lies in several planes has more than one.
-
-    Raises:
-        ValueError: row chunks without `words`.
-    """
-    per_word = word_bits // bit_width
-    if layout == "bitstream":
-        return _stream_pieces(index * bit_width, bit_width, word_bits)
-    if layout == "planar":
-        return _planar_pieces(index, bit_width)
-    if layout in ("low_first", "high_first"):
-        low_half = (index % 2 == 0) == (layout == "low_first")
-        return ((index // 2, 0 if low_half else 4, 4),)
-    if layout in ("row_chunks_low_first", "row_chunks_high_first"):
-        if words is None:
-            raise ValueError("row chunks are found by the number of packed words along the axis")
-        word, field = index % words, index // words
-        if layout == "row_chunks_high_first":
-            field = per_word - 1 - field
-        return ((word, field * bit_width, bit_width),)
-    word, field = divmod(index, per_word)
-    if layout == "awq":
-        field = AWQ_ORDER.index(field)
-    elif layout == "msb_first":
-        field = per_word - 1 - field
-    return ((word, field * bit_width, bit_width),)
-
-
-def _stream_pieces(start: int, width: int, word_bits: int) -> tuple[tuple[int, int, int], ...]:
-    word, low = divmod(start, word_bits)
-    head = min(width, word_bits - low)
-    if head == width:
-        return ((word, low, width),)
-    return ((word, low, head), (word + 1, 0, width - head))
-
-
-def _planar_pieces(index: int, bit_width: int) -> tuple[tuple[int, int, int], ...]:
-    run, place = divmod(index, 32)
-    pieces = []
-    first_word = run * bit_width
-    for width in PLANE_WIDTHS[bit_width]:
-        word, field = divmod(place, 32 // width)
-        pieces.append((first_word + word, field * width, width))
-        first_word += width
-    return tuple(pieces)
 
 
 def _check_width(bit_width: int) -> None:
