@@ -131,6 +131,23 @@ def test_streams_straddle_words_of_every_width(dtype: str, axis: int, bit_width:
     assert unpacked.sum() == sum(codes)
 
 
+@pytest.mark.parametrize("bit_width", range(1, 9))
+@pytest.mark.parametrize("lines", [1, 3, 4000])
+def test_whole_lines_of_a_stream_unpack_as_numpy_unpacks_their_bits(
+    bit_width: int, lines: int
+) -> None:
+    rng = np.random.default_rng(lines)
+    words = rng.integers(-(2**31), 2**31, (lines, 2 * bit_width)).astype(np.int32)
+    single = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
+    codes = single.reshape(lines, 64, bit_width) @ (1 << np.arange(bit_width))
+    assert np.array_equal(bits.unpack_bitstream(words, bit_width), codes)
+    assert np.array_equal(bits.unpack_bitstream(words[:, :bit_width], bit_width), codes[:, :32])
+    padded = np.concatenate([words, words[:, :1]], axis=1)
+    assert np.array_equal(bits.unpack_bitstream(padded, bit_width, count=64), codes)
+    if 32 % bit_width == 0:
+        assert np.array_equal(bits.unpack_words(words, bit_width), codes)
+
+
 @pytest.mark.parametrize(
     ("axis", "high_first", "expected"),
     [
@@ -194,13 +211,25 @@ def test_codes_may_be_written_into_floats(axis: int) -> None:
     assert np.array_equal(out, bits.unpack_words(words, 4, axis=axis))
 
 
-def test_planes_larger_than_a_block_unpack_like_their_pieces() -> None:
+@pytest.mark.parametrize("order", [None, bits.AWQ_ORDER, (3, 0, 2, 1, 7, 6, 5, 4)])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_planes_larger_than_a_block_unpack_by_the_rule(
+    axis: int, order: tuple[int, ...] | None
+) -> None:
     rng = np.random.default_rng(5)
-    words = rng.integers(-(2**31), 2**31, (600, 700)).astype(np.int32)
-    for axis in (0, -1):
-        whole = bits.unpack_words(words, 4, axis=axis)
-        pieces = [bits.unpack_words(words[r : r + 1], 4, axis=axis) for r in range(0, 600)]
-        assert np.array_equal(whole, np.concatenate(pieces))
+    words = rng.integers(0, 2**32, (600, 701), np.uint32)
+    expected = np.zeros((4800, 701) if axis == 0 else (600, 5608), np.uint8)
+    for field, place in enumerate(order or range(8)):
+        codes = (words // 16**field) % 16
+        if axis == 0:
+            expected[place::8] = codes
+        else:
+            expected[:, place::8] = codes
+    assert np.array_equal(bits.unpack_words(words, 4, axis=axis, order=order), expected)
+    assert np.array_equal(
+        bits.unpack_words(words[:, ::-1], 4, axis=0, order=order)[:, ::-1],
+        bits.unpack_words(words, 4, axis=0, order=order),
+    )
 
 
 def test_a_plane_that_holds_too_few_codes_is_refused() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantscope.decode.expand import expand_fields
+from quantscope.decode.expand import expand_fields, expand_stream
 from quantscope.decode.places import AWQ_ORDER, PLANE_WIDTHS, FieldLayout, field_bits
 from quantscope.errors import UndecodableError
 
@@ -284,6 +284,10 @@ def unpack_bitstream(
         count = packed.shape[0] * bits // bit_width
     _check_count(count, packed.shape[0] * bits // bit_width)
     codes = _output(packed, count, axis, out)
+    if axis in (-1, words.ndim - 1):
+        target = np.moveaxis(codes, 0, -1)
+        if expand_stream(unsigned_view(words), bit_width, target):
+            return target
     for first in range(min(bits, count)):
         low_bit = first * bit_width
         _stream_field(packed, low_bit // bits, low_bit % bits, bit_width, codes[first::bits])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from quantscope.decode.bits import unpack_words
 from quantscope.decode.ggml.block import (
     BitSpans,
     Blocks,
@@ -14,33 +15,37 @@ from quantscope.decode.ggml.block import (
     Codes,
     block_field,
     gather,
+    place_runs,
     split_crumbs,
 )
 from quantscope.decode.small_floats import Table
 
-_POWERS = (1, 3, 9, 27, 81)
 
-
-def _trits(packed: Blocks, digits: int) -> Codes:
-    """Return base-3 digits 0..2 of fraction bytes, first digit first: uint8 [n, digits * w].
-
-    A byte q is ceil(256 * x / 243) for a five-digit number x; digit n is the top digit of q * 3**n mod 256.
-    """
-    powers = np.array(_POWERS[:digits], np.uint8)[:, None]
-    fraction = (packed[:, None, :] * powers).reshape(packed.shape[0], -1)
-    codes = (fraction >= 86).view(np.uint8)
-    codes += (fraction >= 171).view(np.uint8)
+def _trits(fractions: Blocks) -> Codes:
+    """Return the top base-3 digit of fractions of 256, uint8 0..2."""
+    codes = (fractions >= 86).view(np.uint8)
+    codes += (fractions >= 171).view(np.uint8)
     return codes
 
 
 class Tq1(BlockType, frozen=True, kw_only=True, eq=False):
-    """Five trits a byte for 240 elements, four a byte for the last 16; code 0..2 stands for -1..1."""
+    """Five trits a byte for 240 elements, four a byte for the last 16; code 0..2 stands for -1..1.
+
+    A byte is ceil(256 * x / 243) for a five-digit number x; digit n is the top digit of byte * 3**n mod 256.
+    """
 
     def codes(self, blocks: Blocks) -> Codes:
         """Return uint8 codes 0..2."""
-        parts = (gather(blocks, 0, 32), gather(blocks, 32, 16), gather(blocks, 48, 4))
-        digits = (5, 5, 4)
-        return np.concatenate([_trits(p, n) for p, n in zip(parts, digits, strict=True)], axis=1)
+        out = np.empty((blocks.shape[0], 256), np.uint8)
+        wide, narrow, last = gather(blocks, 0, 32), gather(blocks, 32, 16), gather(blocks, 48, 4)
+        for digit in range(5):
+            place_runs(_trits(wide), out, 32 * digit)
+            place_runs(_trits(narrow), out, 160 + 16 * digit)
+            if digit < 4:
+                out[:, 240 + 4 * digit : 244 + 4 * digit] = _trits(last)
+            for fractions in (wide, narrow, last):
+                np.multiply(fractions, np.uint8(3), out=fractions)
+        return out
 
     def code_bits(self, element: int) -> BitSpans:
         """Return the whole byte that the element's base-3 digit is part of."""
@@ -83,9 +88,7 @@ class Crumbs(BlockType, frozen=True, kw_only=True, eq=False):
 
     def codes(self, blocks: Blocks) -> Codes:
         """Return uint8 codes 0..3."""
-        packed = gather(blocks, 2, 16)
-        fields = (packed[..., None] >> np.array([0, 2, 4, 6], np.uint8)) & np.uint8(3)
-        return fields.reshape(-1, 64)
+        return unpack_words(gather(blocks, 2, 16), 2)
 
     def code_bits(self, element: int) -> BitSpans:
         """Return the two bits of the element."""
