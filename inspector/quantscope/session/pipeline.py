@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
@@ -48,6 +48,7 @@ def inspect(
     progress: Callable[[Progress], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
     on_batch: Callable[[Sequence[TensorState]], None] | None = None,
+    only: Collection[str] | None = None,
 ) -> Inspection:
     """Inspect every logical tensor of a checkpoint.
 
@@ -58,6 +59,7 @@ def inspect(
         progress: receives throttled progress.
         cancelled: polled; a stopped inspection keeps what it has and says so in `partial`.
         on_batch: receives finished tensors in batches, before set-level evidence is known.
+        only: names of the logical tensors to look at; every one by default.
     """
     scope = scope or Scope()
     started = time.monotonic()
@@ -68,6 +70,8 @@ def inspect(
     states: list[TensorState] = []
     partial: str | None = None
     tensors = checkpoint.grouping.tensors
+    if only is not None:
+        tensors = tuple(tensor for tensor in tensors if tensor.name in only)
     batch: list[TensorState] = []
     last_batch = started
     try:
