@@ -110,7 +110,7 @@ def place_tensors(
 def _with_rooms(infos: Sequence[TensorInfo], data_offset: int, size: int) -> list[_Placed]:
     """Each tensor with the bytes up to the next greater offset."""
     ends = sorted({info.offset for info in infos})
-    following = dict(zip(ends, [*ends[1:], max(size - data_offset, 0)], strict=True))
+    following = dict(itertools.pairwise([*ends, max(size - data_offset, 0)]))
     placed = []
     for info in infos:
         room = following[info.offset] - info.offset
