@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterable
 from typing import IO
 
@@ -34,6 +35,34 @@ def write_chunks(chunks: Iterable[bytes]) -> None:
         buffer.flush()
     except BrokenPipeError:
         _close_quietly()
+
+
+def write_file(path: str, chunks: Iterable[bytes]) -> None:
+    """Write a stream of bytes to a file, whole or not at all: a new file takes the old one's place.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    folder, name = os.path.split(os.path.abspath(path))
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as stream:
+            stream.writelines(chunks)
+        return
+    handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.writelines(chunks)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def write_json(document: object) -> None:

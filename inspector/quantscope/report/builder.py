@@ -20,7 +20,7 @@ from quantscope.report.coverage import plane_coverage
 from quantscope.report.example import example_of
 from quantscope.report.folding import fold_states, tensor_entry
 from quantscope.report.identity import identity_of, merged_identity
-from quantscope.report.inputs import input_entry
+from quantscope.report.inputs import input_entry, unreadable_input
 from quantscope.report.names import fold_names
 from quantscope.report.redact import redacted, shown_path
 from quantscope.report.run_facts import run_facts
@@ -75,6 +75,8 @@ class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
     parity: tuple[dict[str, Any], ...] = ()
     probes: tuple[dict[str, Any], ...] = ()
     external_evidence: tuple[dict[str, Any], ...] = ()
+    unreadable: tuple[tuple[str, str], ...] = ()
+    """Paths that could not be opened, each with the reason."""
 
 
 class Draft:
@@ -129,6 +131,7 @@ def build(
     findings.sort(key=lambda entry: SEVERITIES.index(entry.severity))
     inputs = [_input(part, options, cancelled) for part in narrowed]
     paths = [entry.path for entry in inputs]
+    inputs += [unreadable_input(path, reason) for path, reason in options.unreadable]
     gates = {
         name: options.gates.get(name, Gate(status="skipped", reason=GATE_REASONS[name]))
         for name in GATE_NAMES

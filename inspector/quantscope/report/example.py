@@ -67,26 +67,28 @@ def _example(
         file=checkpoint.file(where.file_id).name,
         byte_offset=where.byte_offset,
         code=_scalar(parts.codes[0, col]),
-        stored_zero=_spread(parts, parts.stored_zero, col),
-        scale=_scale(parts, col),
+        stored_zero=plane_value(parts, parts.stored_zero, col),
+        scale=scale_value(parts, col),
         as_declared=_number(claimed[col]),
         as_inferred=_number(values[col]),
     )
 
 
-def _scale(parts: Parts, col: int) -> float | str | None:
+def scale_value(parts: Parts, col: int) -> float | str | None:
+    """The product of all scale levels at column `col` of the first row; None without scales."""
     if not parts.scale:
         return None
     total = 1.0
     for level, divides in zip(parts.scale, parts.scale_divides, strict=True):
-        value = _spread(parts, level, col)
+        value = plane_value(parts, level, col)
         if value is None or (divides and value == 0):
             return None
         total = total / value if divides else total * value
     return _number(total)
 
 
-def _spread(parts: Parts, plane: Any, col: int) -> Any:
+def plane_value(parts: Parts, plane: Any, col: int) -> Any:
+    """A [R, G]-like plane's value at column `col` of the first row; None where there is no plane."""
     if plane is None:
         return None
     row = np.asarray(parts.per_element(np.asarray(plane)))[0]

@@ -234,6 +234,23 @@ def _file_entry(
     )
 
 
+def unreadable_input(path: str, reason: str) -> Input:
+    """A path that could not be opened, as a report tells it."""
+    file = InputFile(
+        name=path.replace("\\", "/").rstrip("/").rpartition("/")[2],
+        kind="unknown",
+        size=0,
+        fingerprint="",
+        sha256=None,
+        examined=None,
+        bytes_read=0,
+        parsed=False,
+        error=reason,
+        declarations=[],
+    )
+    return Input(path=path, kind="unreadable", files=[file], config_files=[])
+
+
 def leaf_value(value: Json) -> Json:
     """A declared value, long text cut to its head with length and digest."""
     if isinstance(value, str) and len(value) > MAX_LEAF_CHARS:

@@ -1,0 +1,7 @@
+"""`python -m quantscope`."""
+
+from __future__ import annotations
+
+from quantscope.cli.main import main
+
+main()

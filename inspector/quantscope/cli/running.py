@@ -1,0 +1,142 @@
+"""Open a path, inspect it, judge it: what every command that looks at bytes does first."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from quantscope.cli import diagnostics
+
+if TYPE_CHECKING:
+    from quantscope.checkpoint import Checkpoint
+    from quantscope.session.inspection import Inspection
+    from quantscope.session.pipeline import Scope
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How much to read and which rules to run."""
+
+    deep: bool = False
+    sample: int | None = None
+    headers_only: bool = False
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    baseline: str | None = None
+    quiet: bool = False
+
+    @property
+    def scope(self) -> Scope:
+        """The pipeline's scope.
+
+        Raises:
+            click.UsageError: options that exclude each other.
+        """
+        from quantscope.decode.sampling import DEFAULT_GROUPS
+        from quantscope.session.pipeline import Scope
+
+        if self.deep + self.headers_only + (self.sample is not None) > 1:
+            raise click.UsageError("--deep, --sample and --headers-only exclude each other")
+        if self.deep:
+            return Scope(mode="deep")
+        if self.headers_only:
+            return Scope(mode="headers")
+        return Scope(sample_groups=self.sample or DEFAULT_GROUPS)
+
+
+@contextmanager
+def opened(path: str) -> Iterator[Checkpoint]:
+    """An opened checkpoint.
+
+    Raises:
+        MissingExtraError: the path is a URL.
+    """
+    from quantscope.checkpoint import Checkpoint
+    from quantscope.errors import MissingExtraError
+
+    if "://" in path:
+        raise MissingExtraError(
+            f"{path} is a URL, and this version reads local files only",
+            hint="download the checkpoint and give its folder",
+            source=path,
+        )
+    with Checkpoint.open(path) as checkpoint:
+        yield checkpoint
+
+
+def judge_of(options: RunOptions) -> Callable[[Inspection], Inspection]:
+    """The rules as a function over inspections, with the selection and the baseline in place."""
+    from pathlib import Path
+
+    try:
+        from quantscope.rules.catalogue import judge
+    except ModuleNotFoundError:
+        return lambda inspection: inspection
+    from quantscope.rules.suppress import load_suppressions
+
+    suppressions = load_suppressions(Path(options.baseline)) if options.baseline else ()
+
+    def run(inspection: Inspection) -> Inspection:
+        return judge(
+            inspection,
+            select=options.select,
+            ignore=options.ignore,
+            suppressions=suppressions,
+        )
+
+    return run
+
+
+def inspect_opened(checkpoint: Checkpoint, options: RunOptions) -> Inspection:
+    """A judged inspection; Ctrl-C ends it early and keeps what it has."""
+    from quantscope.session.pipeline import inspect
+
+    with stopped_by_interrupt() as stopped:
+        return inspect(
+            checkpoint,
+            options.scope,
+            judge=judge_of(options),
+            progress=None if options.quiet else diagnostics.progress,
+            cancelled=stopped,
+        )
+
+
+@contextmanager
+def stopped_by_interrupt() -> Iterator[Callable[[], bool]]:
+    """A token that the first Ctrl-C sets; the second one interrupts as usual."""
+    from quantscope.session.events import CancelToken
+
+    token = CancelToken()
+    if threading.current_thread() is not threading.main_thread():
+        yield token
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if token():
+            raise KeyboardInterrupt
+        token.cancel()
+
+    previous = signal.signal(signal.SIGINT, stop)
+    try:
+        yield token
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def command_line(arguments: Sequence[str] | None = None) -> str:
+    """The command as it was typed, for the report."""
+    import shlex
+
+    return "quantscope " + shlex.join(sys.argv[1:] if arguments is None else arguments)
+
+
+def flat(groups: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Values of an option given several times, each a list."""
+    return tuple(value for group in groups for value in group)

@@ -1,0 +1,353 @@
+"""The text of a scan: what needs somebody, why, and what was looked at, on one screen where nothing does."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from quantscope.report.names import expand_names
+from quantscope.report.schema import FieldEntry, FindingEntry, Report, TensorEntry
+from quantscope.report.words import (
+    PLANE_WORDS,
+    SEVERITY_MARKS,
+    SEVERITY_WORDS,
+    STRENGTH_WORDS,
+    bytes_words,
+    count_words,
+    element_words,
+    percent_words,
+    value_words,
+)
+from quantscope.text import cut_middle, inert
+
+WIDTH = 100
+"""Columns where stdout is no terminal."""
+MAX_NOTES = 10
+_LABEL = 10
+
+
+def scan_lines(report: Report, *, full: bool = False, width: int | None = None) -> list[str]:
+    """The whole text, every string of the checkpoint inert."""
+    columns = width or _columns()
+    lines = list(_headings(report, columns))
+    needing = [f for f in report.findings if f.severity != "note"]
+    notes = [f for f in report.findings if f.severity == "note"]
+    lines.append(_rule(_needs_you(needing, report), columns, "tensors   who must act"))
+    lines += [_finding_line(finding, columns) for finding in needing]
+    lines += _note_lines(notes, columns, full)
+    for finding in needing if full else needing[:1]:
+        lines.append(_rule("why", columns, finding.id))
+        lines += _why(finding, report, columns)
+    if len(needing) > 1 and not full:
+        lines.append(_row("others", "--full shows why for each; `quantscope rule CODE` its page"))
+    lines.append(_rule("what was looked at", columns))
+    lines += _looked_at(report, columns)
+    lines.append(_closing(report, needing))
+    return lines
+
+
+def _columns() -> int:
+    return max(60, shutil.get_terminal_size((WIDTH, 24)).columns) if sys.stdout.isatty() else WIDTH
+
+
+def _headings(report: Report, columns: int) -> Iterator[str]:
+    for number, entry in enumerate(report.inputs):
+        size = sum(file.size for file in entry.files)
+        own = [tensor for tensor in report.tensors if tensor.input == number]
+        kinds = ", ".join(_kinds(own))
+        if entry.kind == "unreadable":
+            yield f"{inert(entry.path)}   could not be opened: {inert(entry.files[0].error or '')}"
+            continue
+        share = (
+            f"{report.scope.tensors_quantized} of {report.scope.tensors_total} tensors quantized"
+        )
+        tail = f"{share}   " if len(report.inputs) == 1 else ""
+        text = f"{cut_middle(inert(entry.path), 40)}   {kinds or 'nothing quantized'}   {tail}{bytes_words(size)}"
+        yield text if len(text) <= columns else cut_middle(text, columns)
+    bits = report.summary.bits_per_weight.effective
+    parts = [f"{report.summary.parameters:,} parameters"]
+    if bits is not None:
+        parts.append(f"{bits:.2f} bits/weight where quantized")
+    identity = report.identity["producer"]
+    if not isinstance(identity, str):
+        version = report.identity["producer_version"]
+        shown = "" if isinstance(version, str) else f" {version.value}"
+        parts.append(f"says it was written by {inert(str(identity.value))}{inert(shown)}")
+    parts.append(f"{report.run.duration_s:.1f} s")
+    yield "  ".join(parts)
+
+
+def _kinds(tensors: Sequence[TensorEntry]) -> list[str]:
+    counts: Counter[str] = Counter()
+    for tensor in tensors:
+        counts[kind_words(tensor)] += tensor.count
+    shown = [
+        text if len(counts) == 1 else f"{text} x{count}" for text, count in counts.most_common(3)
+    ]
+    rest = len(counts) - len(shown)
+    return shown + ([f"{rest} more kinds"] if rest > 0 else [])
+
+
+def kind_words(tensor: TensorEntry) -> str:
+    """`gptq int4 g128 asym`: what a tensor is in four words."""
+    words = [tensor.family]
+    element = field_value(tensor.contract["element"])
+    if element is not None:
+        words.append(element_words(str(element)))
+    group = field_value(tensor.contract["group"])
+    size = group.get("size") if isinstance(group, dict) else None
+    if isinstance(size, int):
+        words.append(f"g{size}")
+    elif isinstance(size, list):
+        words.append("x".join(str(n) for n in size))
+    elif isinstance(group, dict) and group.get("axis"):
+        words.append(f"per-{group['axis']}")
+    symmetric = field_value(tensor.contract["symmetric"])
+    if isinstance(symmetric, bool):
+        words.append("sym" if symmetric else "asym")
+    return inert(" ".join(words))
+
+
+def field_value(entry: FieldEntry) -> object:
+    """The value in force of a field: what the bytes say where they speak, else the declared one."""
+    inferred = entry.inferred
+    if inferred is not None and (inferred.strength != "convention" or not entry.declared):
+        return inferred.value
+    return entry.declared[0].value if entry.declared else None
+
+
+def _needs_you(needing: Sequence[FindingEntry], report: Report) -> str:
+    if needing:
+        return f"NEEDS YOU: {count_words(len(needing), 'kind')}"
+    if report.scope.unrecognised:
+        return "NEEDS YOU: quantized-looking tensors that no family recognises"
+    return "nothing found in what was read"
+
+
+def _finding_line(finding: FindingEntry, columns: int) -> str:
+    mark, word = SEVERITY_MARKS[finding.severity], SEVERITY_WORDS[finding.severity]
+    head = f"{mark:<2} {word:<11} {finding.code}  "
+    tail = f"  {finding.count:>6}  {finding.who}"
+    room = max(20, columns - len(head) - len(tail))
+    text = inert(finding.message)
+    return f"{head}{_cut_end(text, room):<{room}}{tail}"
+
+
+def _note_lines(notes: Sequence[FindingEntry], columns: int, full: bool) -> list[str]:
+    if full or len(notes) <= MAX_NOTES:
+        return [_finding_line(note, columns) for note in notes]
+    shown = [_finding_line(note, columns) for note in notes[: MAX_NOTES - 1]]
+    rest = Counter(note.code for note in notes[MAX_NOTES - 1 :])
+    codes = ", ".join(f"{code} x{count}" for code, count in sorted(rest.items()))
+    return [*shown, _cut_end(f"i  note        {sum(rest.values())} more: {codes}", columns)]
+
+
+def _why(finding: FindingEntry, report: Report, columns: int) -> Iterator[str]:
+    yield from _wrapped("what", finding.message, columns)
+    entry = entry_of(finding, report)
+    if entry is not None and finding.subject.field in entry.contract:
+        yield from _field_lines(str(finding.subject.field), entry, columns)
+    where = where_words(finding)
+    if where:
+        yield from _wrapped("where", where, columns)
+    if finding.count > 1:
+        some = [name for name, _ in zip(_members(finding), range(2), strict=False)]
+        yield from _wrapped("tensors", f"{finding.count}, first {', '.join(some)}", columns)
+    if finding.example is not None:
+        yield from _wrapped("example", example_words(finding), columns)
+    for label, text in (
+        ("effect", finding.impact),
+        ("readers", "; ".join(finding.readers)),
+        ("try", f"{finding.try_}   (not applied)" if finding.try_ else ""),
+        ("settles", finding.would_settle),
+    ):
+        if text:
+            yield from _wrapped(label, text, columns)
+
+
+def _members(finding: FindingEntry) -> Iterator[str]:
+    return expand_names(finding.members, finding.members_form)
+
+
+def _field_lines(field: str, entry: TensorEntry, columns: int) -> Iterator[str]:
+    known = entry.contract[field]
+    claims: dict[str, list[str]] = {}
+    for claim in known.declared:
+        claims.setdefault(value_words(field, claim.value), []).append(claim.source)
+    for value, sources in claims.items():
+        yield from _wrapped("declared", f"{value}   {', '.join(dict.fromkeys(sources))}", columns)
+    if not claims:
+        yield _row("declared", "nothing")
+    if known.inferred is not None:
+        strength = STRENGTH_WORDS[known.inferred.strength]
+        yield from _wrapped(
+            "inferred", f"{value_words(field, known.inferred.value)}   {strength}", columns
+        )
+    for candidate in known.candidates:
+        text = f"{value_words(field, candidate.value)}: {candidate.effect}"
+        yield from _wrapped("possible", text, columns)
+    for step in known.evidence:
+        if step.supports and step.strength is not None:
+            numbers = ", ".join(f"{key} {_short(value)}" for key, value in step.numbers.items())
+            sample = (
+                f"{step.sample.examined} of {step.sample.total} {step.sample.unit}"
+                if step.sample
+                else ""
+            )
+            yield from _wrapped("", f"{step.method}: {numbers}  {sample}".rstrip(), columns)
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict) and set(value) == {"min", "max"}:
+        return f"{_short(value['min'])} .. {_short(value['max'])}"
+    return str(value)
+
+
+def entry_of(finding: FindingEntry, report: Report) -> TensorEntry | None:
+    """The folded entry that holds the finding's tensor, or its first member."""
+    name = finding.subject.tensor or next(_members(finding), None)
+    if name is None:
+        return None
+    for entry in report.tensors:
+        if entry.input == finding.input and name in expand_names(entry.names, entry.names_form):
+            return entry
+    return None
+
+
+def where_words(finding: FindingEntry) -> str:
+    """Stored tensor, file, byte range and config key of a finding."""
+    subject = finding.subject
+    parts = [part for part in (subject.stored or subject.tensor, subject.file) if part]
+    text = ", ".join(parts)
+    if subject.byte_range is not None:
+        text += f" @0x{subject.byte_range[0]:x}..0x{subject.byte_range[1]:x}"
+    if subject.config_key:
+        text += f"{', ' if text else ''}{subject.config_key}"
+    return text
+
+
+def example_words(finding: FindingEntry) -> str:
+    """One weight from its code to both values."""
+    example = finding.example
+    assert example is not None
+    parts = [f"out {example.row}, in {example.col}: code {example.code}"]
+    if example.stored_zero is not None:
+        parts.append(f"stored zero {example.stored_zero}")
+    if example.scale is not None:
+        parts.append(f"scale {_short(example.scale)}")
+    return (
+        f"{', '.join(parts)}; as declared {_short(example.as_declared)}, "
+        f"as inferred {_short(example.as_inferred)}  (byte 0x{example.byte_offset:x})"
+    )
+
+
+def _looked_at(report: Report, columns: int) -> Iterator[str]:
+    scope = report.scope
+    planes = [
+        f"{PLANE_WORDS.get(role, role)} {percent_words(count.bytes_read, count.bytes_total)}"
+        for role, count in scope.planes.items()
+    ]
+    total = sum(count.bytes_total for count in scope.planes.values())
+    size = f"   (of {bytes_words(total)} in {count_words(scope.tensors_quantized, 'tensor')})"
+    yield from _wrapped(
+        "read", "  ".join(["headers 100%", *planes]) + (size if total else ""), columns
+    )
+    yield from _wrapped("held", held_words(report), columns)
+    runs = _not_run(report)
+    if runs:
+        yield from _wrapped("not run", ", ".join(runs), columns)
+    if scope.rules_skipped:
+        codes = ", ".join(entry.code for entry in scope.rules_skipped[:8])
+        more = len(scope.rules_skipped) - 8
+        yield from _wrapped(
+            "rules",
+            f"{len(scope.rules_run)} run; not run: {codes}{f' and {more} more' if more > 0 else ''}",
+            columns,
+        )
+    if scope.suppressed:
+        yield _row(
+            "baseline", f"{count_words(len(scope.suppressed), 'finding')} accepted by the baseline"
+        )
+    if scope.partial:
+        yield from _wrapped("partial", scope.partial, columns)
+    elsewhere = [
+        gate for gate in ("model_quality", "serving") if _status(report, gate) == "skipped"
+    ]
+    if elsewhere:
+        words = {"model_quality": "task quality", "serving": "serving"}
+        yield _row(
+            "elsewhere", f"{', '.join(words[g] for g in elsewhere)}: nobody told this tool anything"
+        )
+
+
+def held_words(report: Report) -> str:
+    """How many size equations hold, and how many tensors say what their bytes say."""
+    holding = equations = agreeing = tensors = 0
+    for entry in report.tensors:
+        demanded = [e for e in entry.equations if e.holds is not None]
+        equations += len(demanded) * entry.count
+        holding += sum(bool(e.holds) for e in demanded) * entry.count
+        tensors += entry.count
+        agreeing += entry.count * all(f.match != "disagree" for f in entry.contract.values())
+    if not tensors:
+        return "no quantized tensor"
+    odd = sum(
+        p.nan + p.inf
+        for entry in report.tensors
+        if entry.statistics
+        for p in entry.statistics.planes
+    )
+    values = "" if report.scope.mode == "headers" else f"; {odd or 'no'} NaN or Inf in scales"
+    return f"{holding} of {equations} size equations; no contradiction in {agreeing} of {tensors} tensors{values}"
+
+
+def _not_run(report: Report) -> list[str]:
+    names = {
+        "numeric_reference": "float base (--base)",
+        "packing_layout": "packing vectors (quantscope evidence)",
+        "kernel": "kernel check (quantscope parity)",
+        "model_quality": "logits check (quantscope probe)",
+    }
+    return [words for gate, words in names.items() if _status(report, gate) == "skipped"]
+
+
+def _status(report: Report, gate: str) -> str:
+    return str(getattr(report.gates, gate).status)
+
+
+def _closing(report: Report, needing: Sequence[FindingEntry]) -> str:
+    skipped = len(_not_run(report))
+    found = (
+        f"{count_words(len(needing), 'kind')} of fault"
+        if needing
+        else "nothing found in what was read"
+    )
+    return f"Nothing here says the model is good: {found}, {count_words(skipped, 'check')} not run."
+
+
+def _rule(title: str, columns: int, right: str = "") -> str:
+    left = f"- {title} "
+    right = f" {right}" if right else ""
+    return left + "-" * max(2, columns - len(left) - len(right)) + inert(right)
+
+
+def _row(label: str, text: str) -> str:
+    return f" {label:<{_LABEL}}{inert(text)}"
+
+
+def _wrapped(label: str, text: str, columns: int) -> Iterator[str]:
+    import textwrap
+
+    room = max(30, columns - _LABEL - 1)
+    pieces = textwrap.wrap(inert(text), room, break_on_hyphens=False) or [""]
+    for number, piece in enumerate(pieces[:6]):
+        last = number == 5 and len(pieces) > 6
+        yield f" {label if not number else '':<{_LABEL}}{piece}{' …' if last else ''}"
+
+
+def _cut_end(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: room - 1] + "…"

@@ -1,0 +1,149 @@
+"""Words that a person reads for the words of the document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SEVERITY_WORDS = {
+    "violation": "BROKEN",
+    "disagreement": "CONTRADICTS",
+    "warning": "CHECK",
+    "note": "note",
+}
+SEVERITY_MARKS = {"violation": "X", "disagreement": "!=", "warning": "?", "note": "i"}
+
+STRENGTH_WORDS = {
+    "proved": "only fit",
+    "decisive": "decisive",
+    "strong": "strong",
+    "weak": "weak",
+    "convention": "custom only",
+}
+
+MATCH_WORDS = {
+    "agree": "agree",
+    "disagree": "CONTRADICTS",
+    "declared_only": "declared only",
+    "inferred_only": "not declared",
+    "ambiguous": "AMBIGUOUS",
+    "inexpressible": "inexpressible",
+    "not_applicable": "-",
+    "not_checked": "not checked",
+}
+
+ZERO_WORDS = {
+    "as_is": "zero = stored",
+    "minus_one": "zero = stored + 1",
+    "minus_one_unwrapped": "zero = stored + 1, not wrapped",
+    "minus_one_word_add": "zero = stored + 1, added to the whole word",
+    "not_applicable": "-",
+}
+
+OUTCOME_WORDS = {
+    "held": "ran: held",
+    "did_not_hold": "ran: did not hold",
+    "inconclusive": "ran: inconclusive",
+}
+
+PLANE_WORDS = {
+    "codes": "codes",
+    "scale": "scales",
+    "scale2": "second-level scales",
+    "zero": "zeros",
+    "minimum": "minima",
+    "codebook": "codebooks",
+    "group_index": "g_idx",
+    "permutation": "permutations",
+    "sign": "signs",
+    "meta": "metadata",
+    "companion": "companions",
+    "bias": "biases",
+}
+
+
+def value_words(field: str, value: Any) -> str:
+    """A contract value in one short run of words."""
+    if value is None:
+        return "not stated"
+    if field == "zero_convention":
+        return ZERO_WORDS.get(str(value), str(value))
+    if field == "symmetric" and isinstance(value, bool):
+        return "symmetric" if value else "asymmetric"
+    if field == "group" and isinstance(value, dict):
+        return _group_words(value)
+    if field == "scale" and isinstance(value, dict):
+        return _scale_words(value)
+    if field == "packing" and isinstance(value, dict):
+        parts = [str(value[key]) for key in ("word", "order") if key in value]
+        if "axis" in value:
+            parts.insert(1, f"along {value['axis']}")
+        return " ".join(parts)
+    if field == "arithmetic" and isinstance(value, dict):
+        return f"{value.get('rule', '')} in {value.get('product')}, out {value.get('output')}"
+    if isinstance(value, list):
+        return str(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    return str(value)
+
+
+def _group_words(value: dict[str, Any]) -> str:
+    axis, size = value.get("axis"), value.get("size")
+    if isinstance(size, list):
+        text = f"blocks {size[0]} x {size[1]}"
+    elif size is None:
+        text = f"per {axis}"
+    elif axis is None:
+        text = str(size)
+    else:
+        text = f"{size} along {axis}"
+    outer = value.get("outer")
+    for level in outer if isinstance(outer, list) else ():
+        text += f", in {_group_words(level)}" if isinstance(level, dict) else ""
+    return text
+
+
+def _scale_words(value: dict[str, Any]) -> str:
+    text = str(value.get("dtype", "?"))
+    if value.get("direction") == "divide":
+        text += ", divides"
+    if value.get("signed"):
+        text += ", signed"
+    second = value.get("second_level")
+    if isinstance(second, dict):
+        divides = " divides" if second.get("direction") == "divide" else ""
+        text += f"; {second.get('dtype')}{divides} per {second.get('per')}"
+    return text
+
+
+def element_words(element: str) -> str:
+    """`int4` for u4 and s4, `fp8` for e4m3fn; other elements as they are."""
+    if element[:1] in ("u", "s") and element[1:].isdigit():
+        return f"int{element[1:]}"
+    return {"e4m3fn": "fp8", "e2m1": "fp4"}.get(element, element)
+
+
+def bytes_words(nbytes: int) -> str:
+    """A size in decimal units, as file listings give it."""
+    value = float(nbytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            break
+        value /= 1000
+    return f"{nbytes} B" if unit == "B" else f"{value:.3g} {unit}"
+
+
+def count_words(count: int, one: str, many: str | None = None) -> str:
+    """`1 tensor`, `14 tensors`."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def percent_words(part: int, whole: int) -> str:
+    """A share that never rounds up to 100 % nor down to 0 %."""
+    if not whole:
+        return "-"
+    if part >= whole:
+        return "100%"
+    if not part:
+        return "0%"
+    return f"{min(99.9, max(0.1, 100 * part / whole)):.3g}%"
