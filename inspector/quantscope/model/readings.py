@@ -16,16 +16,21 @@ class GroupLevel(msgspec.Struct, frozen=True, kw_only=True):
 
     `axis` is `in` (runs of `size` input channels within a row), `out` (runs along rows), `channel` (one
     scale a row), `tensor`, `block` (size = [rows, columns]), `flat` (runs over the row-major flattened
-    weight) or `none`.
+    weight) or `none`. `stride` is the distance between neighbours of a `flat` group where they do not lie
+    side by side.
     """
 
     axis: GroupAxis
     size: int | tuple[int, int] | None = None
+    stride: int | None = None
 
     def as_json(self) -> dict[str, Json]:
         """The level in contract vocabulary."""
         size = list(self.size) if isinstance(self.size, tuple) else self.size
-        return {"axis": self.axis, "size": size}
+        level: dict[str, Json] = {"axis": self.axis, "size": size}
+        if self.stride is not None:
+            level["stride"] = self.stride
+        return level
 
 
 class ScaleLevel(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +55,7 @@ class Packing(msgspec.Struct, frozen=True, kw_only=True):
     `order` is one of: sequential (fields of a word from the lowest bits up), awq (0 2 4 6 1 3 5 7),
     bitstream (dense, fields may straddle words), planar, padded (whole fields only, top bits unused),
     low_first and high_first (two codes a byte), split_halves (low nibbles first, then high), msb_first,
+    row_chunks_low_first and row_chunks_high_first (a word holds one code of every equal chunk of rows),
     tile (a named kernel order), ggml (fields of a block struct), one_per_word.
     """
 
