@@ -87,7 +87,7 @@ def declared_sizes(module: str, declared: Declarations) -> tuple[int, ...]:
     """Group sizes declared for a module, without repeats."""
     found: list[int] = []
     for section in sections(declared):
-        scope = _Scope(section, module)
+        scope = Scope(section, module)
         for key in _SIZES:
             size = scope.value(key)
             if _is_int(size) and size > 0:
@@ -95,7 +95,7 @@ def declared_sizes(module: str, declared: Declarations) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-class _Scope:
+class Scope:
     """A section as one module sees it: overrides first, then global keys."""
 
     def __init__(self, section: Section, module: str) -> None:
@@ -121,19 +121,22 @@ class _Scope:
             self.excluded = ("modules_to_not_convert",)
 
     def at(self, key: str) -> tuple[str, ...]:
+        """Path of a key inside the section: the override's where the module has one."""
         return (*self.path, key) if key in self.overrides else (key,)
 
     def value(self, key: str) -> Any:
+        """Value of a key for the module."""
         return self.overrides[key] if key in self.overrides else self.section.get(key)
 
     def claim(self, field: str, value: Json, key: str, **more: Any) -> Claim:
+        """A claim whose source is where the module's value of the key stands."""
         return self.section.claim(field, value, *self.at(key), **more)
 
 
 def qweight_claims(module: str, declared: Declarations) -> Iterator[Claim]:
     """Claims of every section and of the safetensors metadata on a module's contract."""
     for section in sections(declared):
-        scope = _Scope(section, module)
+        scope = Scope(section, module)
         if scope.excluded is not None:
             yield section.claim("element", "plain", *scope.excluded)
         yield from _numbers(scope)
@@ -143,7 +146,7 @@ def qweight_claims(module: str, declared: Declarations) -> Iterator[Claim]:
     yield from _metadata_claims(declared)
 
 
-def _numbers(scope: _Scope) -> Iterator[Claim]:
+def _numbers(scope: Scope) -> Iterator[Claim]:
     for key in _BITS:
         width = scope.value(key)
         if _is_int(width):
@@ -164,7 +167,7 @@ def group_value(size: int) -> dict[str, Json]:
     return {"axis": "channel", "size": None} if size <= 0 else {"axis": "in", "size": size}
 
 
-def _order(scope: _Scope) -> Iterator[Claim]:
+def _order(scope: Scope) -> Iterator[Claim]:
     """`desc_act` orders the columns, except with static groups, whose g_idx stays natural."""
     act, static = scope.value("desc_act"), scope.value("static_groups")
     if isinstance(act, bool):
