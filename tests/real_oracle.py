@@ -213,13 +213,13 @@ def compare(plain: Any, wanted: Any, rule: dict[str, Any], name: str = "") -> No
         assert relative_norm(plain, wanted) <= limit, (name, relative_norm(plain, wanted), limit)
 
 
-def flip(path: Path, span: Any, mask_bits: int | None = None) -> None:
-    """Flip the bits of a span in a file (only its lowest `mask_bits` where given)."""
+def flip(path: Path, span: Any, bit: int | None = None) -> None:
+    """Flip the bits of a span in a file, or only one of them, counted from its lowest."""
     with open(path, "r+b") as file:
         file.seek(span.byte_offset)
         word = int.from_bytes(file.read(span.nbytes), "little")
-        width = span.bit_width if mask_bits is None else min(mask_bits, span.bit_width)
-        word ^= ((1 << width) - 1) << span.low_bit
+        mask = (1 << span.bit_width) - 1 if bit is None else 1 << bit
+        word ^= mask << span.low_bit
         file.seek(span.byte_offset)
         file.write(word.to_bytes(span.nbytes, "little"))
 
@@ -269,9 +269,10 @@ def check_locate(folder: Path, name: str, reading: Any, cells: Any) -> None:
         for role, spans in cell.per_plane.items():
             if role == "group_index" or not spans:
                 continue
-            flip(paths[spans[0].file_id], spans[0], 1)
+            bit = {32: 20, 16: 5}.get(spans[0].bit_width, 0)
+            flip(paths[spans[0].file_id], spans[0], bit)
             _, moved = whole_parts(folder, name, reading)
-            flip(paths[spans[0].file_id], spans[0], 1)
+            flip(paths[spans[0].file_id], spans[0], bit)
             hit = np.argwhere((moved != weights)[row])[:, 0].tolist()
             same = [
                 c for c in range(weights.shape[1]) if everywhere[row, c].per_plane[role] == spans

@@ -93,7 +93,7 @@ class Declarations:
                 nested = config.data.get("quantization")
                 if isinstance(nested, dict):
                     yield Section(file=name, pointer="/quantization", data=nested)
-            elif name == "config.json":
+            elif name in ("config.json", "params.json"):
                 yield from _nested_sections(name, "", config.data)
                 for outer, value in config.data.items():
                     if isinstance(value, dict) and outer not in QUANT_KEYS:
