@@ -32,7 +32,7 @@ __all__ = ["RAW_PART", "read_array", "read_gguf"]
 DEFAULT_ALIGNMENT = 32
 LATEST_VERSION = 3
 MAX_KEYS = 200_000
-MAX_TENSORS = 500_000
+MAX_TENSORS = 100_000
 MAX_HEADER_BYTES = 1 << 28
 MAX_NAME_BYTES = 64
 """ggml.h GGML_MAX_NAME, the closing zero byte included."""

@@ -20,8 +20,11 @@ MAX_INLINE_ELEMENTS = 64
 """Longer arrays stay in the file and are described by where they lie."""
 
 MAX_INLINE_STRING = 1 << 20
+MAX_NAME_BYTES = 65_535
+"""Longest key that docs/gguf.md allows."""
+
 MAX_INLINE_ARRAY_BYTES = 1 << 20
-MAX_WALK_BYTES = 1 << 27
+MAX_WALK_BYTES = 1 << 26
 """Bytes of strings that one header may make the reader walk."""
 
 MAX_ARRAY_ELEMENTS = 1 << 30
@@ -114,8 +117,8 @@ class Cursor:
         data = self.take(count * _SIZES[type_id], what)
         return list(struct.unpack(f"{self.mark}{count}{_CODES[type_id]}", data))
 
-    def text(self, what: str) -> str | dict[str, Json]:
-        """The next string; above 1 MiB, where it lies: {"string": nbytes, "byte_offset": offset}.
+    def text(self, what: str, *, limit: int = MAX_INLINE_STRING) -> str | dict[str, Json]:
+        """The next string; above `limit`, where it lies: {"string": nbytes, "byte_offset": offset}.
 
         Bytes that are no UTF-8 become backslash escapes, and `bad_text` counts the string.
         """
@@ -127,7 +130,7 @@ class Cursor:
                 f"in the file"
             )
             raise HeaderEndError("gg-string-length", message, (start, start + 8))
-        if length > MAX_INLINE_STRING:
+        if length > limit:
             at = self.position
             self.skip(length, what)
             return {"string": length, "byte_offset": at}
@@ -142,8 +145,8 @@ class Cursor:
             return data.decode("utf-8", errors="backslashreplace")
 
     def name(self, what: str) -> str:
-        """A key or tensor name, always as text; above 1 MiB its beginning."""
-        value = self.text(what)
+        """A key or tensor name, always as text; above 64 KiB its beginning."""
+        value = self.text(what, limit=MAX_NAME_BYTES)
         if isinstance(value, str):
             return value
         data = self.source.read_at(value["byte_offset"], 1024)

@@ -21,6 +21,10 @@ MAX_ISSUES_PER_SLUG = 2000
 """Issues of one slug that one file lists singly; what is beyond is counted in one last issue."""
 
 
+MAX_MESSAGE_CHARS = 2000
+"""A name of a megabyte may not be repeated in every message about it."""
+
+
 class IssueKind(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the slug table."""
 
@@ -209,7 +213,7 @@ class IssueLog:
             ContainerIssue(
                 name=slug,
                 kind=row.kind,
-                message=message,
+                message=message if len(message) <= MAX_MESSAGE_CHARS else _shortened(message),
                 file=self.file if file is None else file,
                 tensor=tensor,
                 byte_range=byte_range,
@@ -235,6 +239,11 @@ class IssueLog:
             if count > self._limit
         ]
         return (*self._issues, *extra)
+
+
+def _shortened(message: str) -> str:
+    half = MAX_MESSAGE_CHARS // 2
+    return f"{message[:half]} … {message[-half:]}"
 
 
 def severity_of(issue: ContainerIssue) -> Severity:

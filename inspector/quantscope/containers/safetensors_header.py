@@ -10,6 +10,7 @@ import codecs
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -22,6 +23,8 @@ from quantscope.containers.strictjson import MAX_DEPTH, JsonText, depth_of, pars
 MAX_ENTRIES = 500_000
 MAX_STRAY_COLONS = 1_000_000
 MAX_ENTRY_BYTES = 1 << 20
+MAX_ODD_ENTRIES = 100_000
+MAX_SALVAGE_BYTES = 1 << 25
 """Limits of what is listed; a lawful header beyond them is told as such, not as broken."""
 
 MAX_NAMES_IN_DATA = 1000
@@ -143,17 +146,22 @@ class _Fields:
     def collect(self, top: dict[str, msgspec.Raw], colons: int) -> Header:
         """All entries of a decoded header, with the duplicates that decoding dropped."""
         expected = len(top) + "".join(top).count(":")
+        large = len(self.text) > MAX_ENTRY_BYTES
+        odd = 0
         decode = _ENTRY.decode
         for name, raw in top.items():
             if name == _METADATA:
-                expected += bytes(raw).count(b":")
-                self._metadata(bytes(raw))
+                expected += self._metadata(raw)
                 continue
-            try:
-                entry = decode(raw)
-            except (msgspec.DecodeError, RecursionError):
-                entry = None
+            entry = None
+            if not large or memoryview(raw).nbytes <= MAX_ENTRY_BYTES:
+                with suppress(msgspec.DecodeError, RecursionError):
+                    entry = decode(raw)
             if entry is None or (self.minus_zero and b"-0" in bytes(raw)):
+                odd += 1
+                if odd > MAX_ODD_ENTRIES:
+                    self._too_odd(len(top))
+                    break
                 data = bytes(raw)
                 expected += data.count(b":")
                 entry = self._odd_entry(name, data)
@@ -166,21 +174,23 @@ class _Fields:
             self._duplicates(top)
         return Header(entries=self.entries, metadata=self.metadata, sound=self.sound)
 
-    def _metadata(self, data: bytes) -> None:
-        if data == b"null":
-            return
+    def _too_odd(self, count: int) -> None:
+        message = f"more than {MAX_ODD_ENTRIES} of {count} entries are not of the plain form; the rest is not read"
+        self.log.add("st-header-over-limit", message, entries=count)
+        self.sound = False
+
+    def _metadata(self, raw: msgspec.Raw) -> int:
+        """Takes the strings of __metadata__ and returns the colons that they account for."""
         try:
-            strings = _STRINGS.decode(data)
+            strings = _STRINGS.decode(raw)
         except (msgspec.DecodeError, RecursionError):
-            result = parse_json(data) if len(data) <= MAX_ENTRY_BYTES else JsonText()
-            self._metadata_fault(result)
-            return
+            data = bytes(raw)
+            if data == b"null":
+                return 0
+            self._metadata_fault(parse_json(data) if len(data) <= MAX_ENTRY_BYTES else JsonText())
+            return data.count(b":")
         self.metadata = dict(strings)
-        pairs = len(strings) + "".join(strings).count(":") + "".join(strings.values()).count(":")
-        if data.count(b":") != pairs:
-            for key in parse_json(data).duplicates:
-                message = f"{_METADATA} holds the key {key} twice; readers take the last"
-                self.log.add("st-duplicate-key", message, key=key)
+        return len(strings) + sum(text.count(":") for pair in strings.items() for text in pair)
 
     def _metadata_fault(self, result: JsonText) -> None:
         message = f"{_METADATA} is no object whose values are all strings"
@@ -234,6 +244,10 @@ class _Fields:
         """Finds keys that stand twice; decoding kept the last of each."""
         for name, raw in top.items():
             data = bytes(raw)
+            if name == _METADATA:
+                for key in parse_json(data).duplicates:
+                    message = f"{_METADATA} holds the key {key} twice; readers take the last"
+                    self.log.add("st-duplicate-key", message, key=key)
             if name in self.entries and len(data) <= MAX_ENTRY_BYTES and data.count(b":") != 3:
                 twice = set(parse_json(data).duplicates)
                 if twice & _FIELDS:
@@ -345,7 +359,7 @@ def _json_word(value: Json) -> str:
 def salvage(text: bytes) -> tuple[Header, str | None]:
     """Entries that can be cut out of a text that is no JSON as a whole."""
     entries: dict[str, Entry] = {}
-    for found in _SALVAGE.finditer(text):
+    for found in _SALVAGE.finditer(text[:MAX_SALVAGE_BYTES]):
         try:
             name = msgspec.json.decode(b'"' + found[1] + b'"', type=str)
             entries[name] = _ENTRY.decode(found[2])

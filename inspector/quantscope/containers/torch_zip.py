@@ -7,6 +7,7 @@ entries, `<name>/data.pkl` and one `<name>/data/<key>` per storage, aligned to 6
 from __future__ import annotations
 
 import io
+import itertools
 import zlib
 from typing import TYPE_CHECKING, Literal
 
@@ -163,7 +164,8 @@ def _read_zip(archive: ZipFile, source: ByteSource, file_id: int, log: IssueLog)
         log.add("pt-pickle-size", message, nbytes=info.file_size)
         return _result(source, file_id, log, message)
     with archive.open(info) as stream:
-        data = stream.read(MAX_PICKLE_BYTES)
+        parts = iter(lambda: stream.read(1 << 20), b"")
+        data = b"".join(itertools.islice(parts, MAX_PICKLE_BYTES >> 20))
     walk = walk_pickle(data)
     _walk_rules(walk, log)
     tensors, metadata, complete = flatten(walk.value)
