@@ -62,6 +62,7 @@ def test_numeric_and_packing_failure_are_exit_1_with_the_document(
         (b'{"schema_version":1}', b"no group"),
         (b"[" * 100_000, b"deep"),
     ],
+    ids=["empty", "bom", "nan", "no-group", "deep"],
 )
 def test_input_errors_are_exit_2_with_nothing_on_stdout(
     tmp_path: Path, data: bytes, word: bytes

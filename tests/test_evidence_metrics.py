@@ -62,8 +62,8 @@ def test_huge_and_tiny_values_keep_their_ratios(factor: float) -> None:
 
 def test_tiny_reference_with_a_representable_error() -> None:
     found = tensor_metrics(f64(1e-160), f64(2e-160))
-    assert found.relative_squared_l2 == pytest.approx(1.0, rel=1e-15)
-    assert found.mse == pytest.approx(1e-320, rel=1e-3)
+    assert found.relative_squared_l2 == pytest.approx(1.0, rel=1e-15, abs=0)
+    assert found.mse == pytest.approx(1e-320, rel=1e-3, abs=0)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_cosine_that_cannot_be_told_from_zero_is_a_numeric_error() -> None:
 
 def test_overflow_of_intermediates_does_not_hide_a_representable_result() -> None:
     found = tensor_metrics(f64(1.2e154, 0), f64(0, 1.2e154))
-    assert found.mse == pytest.approx(1.44e308, rel=1e-14)
+    assert found.mse == pytest.approx(1.44e308, rel=1e-14, abs=0)
 
 
 def test_nonfinite_values_come_first_with_count_and_position_on_each_side() -> None:
@@ -139,9 +139,9 @@ def test_pieces_and_chunks_give_what_the_whole_gives(monkeypatch: pytest.MonkeyP
     for start in range(0, 40, 8):
         accumulator.add(x[start : start + 8], y[start : start + 8])
     pieces = accumulator.result()
-    assert pieces.mse == pytest.approx(whole.mse, rel=1e-13)
-    assert pieces.cosine == pytest.approx(whole.cosine, rel=1e-14)
-    assert pieces.relative_squared_l2 == pytest.approx(whole.relative_squared_l2, rel=1e-13)
+    assert pieces.mse == pytest.approx(whole.mse, rel=1e-13, abs=0)
+    assert pieces.cosine == pytest.approx(whole.cosine, rel=1e-14, abs=0)
+    assert pieces.relative_squared_l2 == pytest.approx(whole.relative_squared_l2, rel=1e-13, abs=0)
     assert pieces.max_abs_error == whole.max_abs_error
     assert pieces.max_abs_error_position == whole.max_abs_error_position
 
@@ -157,7 +157,7 @@ def test_chunks_of_very_different_size_merge() -> None:
     other.add(f64(1.0), f64(2.0))
     found = other.result()
     assert found.mse == 0.5
-    assert found.relative_squared_l2 == pytest.approx(1e-280, rel=1e-12)
+    assert found.relative_squared_l2 == pytest.approx(1e-280, rel=1e-12, abs=0)
 
 
 def test_tolerance_is_absolute_plus_relative_to_the_reference() -> None:

@@ -78,7 +78,9 @@ def test_nonfinite_literals_become_text_where_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    "literal", ["1e400", "-1e400", "1.8e308", "1" + "0" * 400, "-" + "9" * 5000, "1e999999999999"]
+    "literal",
+    ["1e400", "-1e400", "1.8e308", "1" + "0" * 400, "-" + "9" * 5000, "1e999999999999"],
+    ids=["1e400", "-1e400", "1.8e308", "401 digits", "5000 digits", "huge exponent"],
 )
 def test_number_beyond_binary64_is_refused(literal: str) -> None:
     error = refused(f'{{"a":{{"b":{literal}}}}}'.encode())

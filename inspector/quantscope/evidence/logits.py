@@ -356,7 +356,7 @@ def _log_ratio(
     """Log q - log p of each token, accurate relative to itself where rows are nearly equal.
 
     With u the change of a logit relative to the change of the reference's top one, it is
-    u - log(sum p exp(u)); the logarithm is taken of 1 + sum p expm1(u) where that is near 1.
+    u - log(sum p exp(u)), and the sum is 1 + sum p expm1(u), which keeps its digits near 1.
     Where u is large, log p + u is taken from the candidate's own logits: of two huge numbers that
     cancel nothing would be left.
     """
@@ -368,11 +368,11 @@ def _log_ratio(
         moved[far] = np.exp(log_moved[far]) - p[far]
     total = moved.sum(axis=1)
     log_norm = np.log1p(total)
-    wide = ~(np.abs(total) <= 0.5)
-    if wide.any():
-        largest = log_moved[wide].max(axis=1)
-        rest = np.exp(log_moved[wide] - largest[:, None]).sum(axis=1)
-        log_norm[wide] = largest + np.log(rest)
+    overflow = ~np.isfinite(total)
+    if overflow.any():
+        largest = log_moved[overflow].max(axis=1)
+        rest = np.exp(log_moved[overflow] - largest[:, None]).sum(axis=1)
+        log_norm[overflow] = largest + np.log(rest)
     ratio: Float64 = change - log_norm[:, None]
     return ratio
 

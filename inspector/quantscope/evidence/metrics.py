@@ -345,28 +345,22 @@ def all_close(
     bad = find_nonfinite(reference), find_nonfinite(candidate)
     if bad[0] is not None or bad[1] is not None:
         raise NonFiniteError(reference=bad[0], candidate=bad[1])
-    outside, first, worst, unbounded = 0, None, 0.0, False
+    outside, first, worst = 0, None, 0.0
     x_flat, y_flat = reference.reshape(-1), candidate.reshape(-1)
     for start in range(0, x_flat.size, CHUNK_ELEMENTS):
-        x = x_flat[start : start + CHUNK_ELEMENTS].astype(np.float64)
-        y = y_flat[start : start + CHUNK_ELEMENTS].astype(np.float64)
-        with np.errstate(all="ignore"):
-            error, bound = np.abs(y - x), atol + rtol * np.abs(x)
-            failed = ~(error <= bound) | np.isinf(error)
-            ratio = np.where(error == 0, 0.0, error / bound)
+        piece = slice(start, start + CHUNK_ELEMENTS)
+        failed, ratio = _outside(x_flat[piece], y_flat[piece], atol, rtol)
         here = int(np.count_nonzero(failed))
         if here and first is None:
             first = start + int(np.argmax(failed))
         outside += here
-        largest = float(np.max(ratio))
-        unbounded |= not math.isfinite(largest)
-        worst = max(worst, largest)
+        worst = max(worst, float(np.max(ratio)))
     return Closeness(
         held=outside == 0,
         count=int(x_flat.size),
         outside=outside,
         first_outside_position=first,
-        worst_ratio=None if unbounded else worst,
+        worst_ratio=worst if math.isfinite(worst) else None,
         atol=atol,
         rtol=rtol,
     )
@@ -428,6 +422,17 @@ def endpoint_fraction(codes: npt.NDArray[Any], *, qmin: int, qmax: int) -> float
     if codes.size == 0:
         raise ShapeMismatchError("there are no codes")
     return _share((codes == qmin) | (codes == qmax))
+
+
+def _outside(
+    reference: FloatArray, candidate: FloatArray, atol: float, rtol: float
+) -> tuple[npt.NDArray[np.bool_], Float64]:
+    """Which elements exceed the bound, and |error| / bound of each (0 where there is no error)."""
+    x, y = reference.astype(np.float64), candidate.astype(np.float64)
+    with np.errstate(all="ignore"):
+        error, bound = np.abs(y - x), atol + rtol * np.abs(x)
+        ratio = np.where(error == 0, 0.0, error / bound)
+    return ~(error <= bound) | np.isinf(error), np.where(np.isnan(ratio), np.inf, ratio)
 
 
 def _share(condition: npt.NDArray[np.bool_]) -> float:

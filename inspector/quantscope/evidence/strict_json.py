@@ -56,6 +56,49 @@ class _Refused:
         self.reason = reason
 
 
+class _Hooks:
+    """What `json.loads` calls for each number, constant and object.
+
+    A value to refuse is left in the tree as a mark, because only the whole tree knows its path.
+    """
+
+    def __init__(self, *, nonfinite_as_text: bool) -> None:
+        self.refused_any = False
+        self._nonfinite_as_text = nonfinite_as_text
+
+    def parse_float(self, literal: str) -> float | _Refused:
+        value = float(literal)
+        if value == 0.0 and _has_nonzero_digit(literal):
+            return self._refuse("a non-zero number that binary64 turns into zero")
+        if math.isinf(value):
+            return self._refuse("a number that overflows binary64")
+        return value
+
+    def parse_int(self, literal: str) -> int | _Refused:
+        if len(literal) >= MAX_INTEGER_DIGITS and math.isinf(float(literal)):
+            return self._refuse("a number that overflows binary64")
+        return int(literal)
+
+    def parse_constant(self, literal: str) -> str | _Refused:
+        if self._nonfinite_as_text:
+            return literal
+        return self._refuse(f"the literal {literal} is no JSON number")
+
+    def parse_object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members = dict(pairs)
+        if len(members) != len(pairs):
+            seen: set[str] = set()
+            for key, _ in pairs:
+                if key in seen:
+                    members[key] = self._refuse("the key occurs more than once in its object")
+                seen.add(key)
+        return members
+
+    def _refuse(self, reason: str) -> _Refused:
+        self.refused_any = True
+        return _Refused(reason)
+
+
 def child_path(path: str, key: str | int) -> str:
     """The path of one member; keys that are no plain word are quoted, escaped and cut."""
     if isinstance(key, int):
@@ -91,54 +134,20 @@ def decode(data: bytes, *, nonfinite_as_text: bool = False) -> Json:
     """
     text = _decode_text(data)
     _check_depth(text)
-    refusals: list[_Refused] = []
-
-    def refuse(reason: str) -> _Refused:
-        refused = _Refused(reason)
-        refusals.append(refused)
-        return refused
-
-    def parse_float(literal: str) -> float | _Refused:
-        value = float(literal)
-        if value == 0.0 and _has_nonzero_digit(literal):
-            return refuse("a non-zero number that binary64 turns into zero")
-        if math.isinf(value):
-            return refuse("a number that overflows binary64")
-        return value
-
-    def parse_int(literal: str) -> int | _Refused:
-        if len(literal) < MAX_INTEGER_DIGITS:
-            return int(literal)
-        if math.isinf(float(literal)):
-            return refuse("a number that overflows binary64")
-        return int(literal)
-
-    def parse_constant(literal: str) -> str | _Refused:
-        return literal if nonfinite_as_text else refuse(f"the literal {literal} is no JSON number")
-
-    def parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        members = dict(pairs)
-        if len(members) != len(pairs):
-            seen: set[str] = set()
-            for key, _ in pairs:
-                if key in seen:
-                    members[key] = refuse("the key occurs more than once in its object")
-                seen.add(key)
-        return members
-
+    hooks = _Hooks(nonfinite_as_text=nonfinite_as_text)
     try:
         tree = json.loads(
             text,
-            parse_float=parse_float,
-            parse_int=parse_int,
-            parse_constant=parse_constant,
-            object_pairs_hook=parse_object,
+            parse_float=hooks.parse_float,
+            parse_int=hooks.parse_int,
+            parse_constant=hooks.parse_constant,
+            object_pairs_hook=hooks.parse_object,
         )
     except json.JSONDecodeError as error:
         raise EvidenceInputError(
             f"no valid JSON: {error.msg} (line {error.lineno}, column {error.colno})"
         ) from None
-    if refusals or _SURROGATE_ESCAPE.search(text):
+    if hooks.refused_any or _SURROGATE_ESCAPE.search(text):
         _raise_first_refusal(tree)
     value: Json = tree
     return value
