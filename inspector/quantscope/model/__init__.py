@@ -19,7 +19,7 @@ from quantscope.model.claims import (
     Strength,
 )
 from quantscope.model.equations import Equation
-from quantscope.model.findings import SEVERITIES, Finding, Severity, Subject, Who
+from quantscope.model.findings import SEVERITIES, Finding, Severity, Subject, Suppressed, Who
 from quantscope.model.readings import Arithmetic, GroupLevel, Packing, Reading, ScaleLevel
 from quantscope.model.tensors import (
     BitSpan,
@@ -67,5 +67,6 @@ __all__ = [
     "Span",
     "Strength",
     "Subject",
+    "Suppressed",
     "Who",
 ]

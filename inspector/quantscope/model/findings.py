@@ -57,3 +57,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     def id(self) -> str:
         """Stable id: the code and the subject."""
         return f"{self.code}:{self.subject.key()}"
+
+
+class Suppressed(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding that a suppression list left out, with the reason that it gives."""
+
+    id: str
+    reason: str
