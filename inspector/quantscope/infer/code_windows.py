@@ -17,6 +17,8 @@ SAMPLED_RUNS = 64
 RUN_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 22
 
+ODD_BYTES = (0x7C, 0x7D, 0x7E, 0x7F, 0x80, 0xFC, 0xFD, 0xFE, 0xFF)
+
 
 class CodeWindows(msgspec.Struct, frozen=True, kw_only=True):
     """Byte statistics of one code plane.
@@ -45,6 +47,8 @@ class CodeWindows(msgspec.Struct, frozen=True, kw_only=True):
     blank_at: int = 0
     """First byte of the first blank region."""
     blank_value: int = 0
+    odd_bytes: dict[str, int] = {}
+    """How often each byte stands that is no finite number or -0 in some 8-bit float, by its hex word."""
 
 
 def code_windows(plane: Plane, reader: PlaneReader, *, everything: bool) -> CodeWindows | None:
@@ -79,6 +83,7 @@ def code_windows(plane: Plane, reader: PlaneReader, *, everything: bool) -> Code
         blank_bytes=blank[0],
         blank_at=blank[1],
         blank_value=blank[2],
+        odd_bytes={f"{b:02x}": int(histogram[b]) for b in ODD_BYTES if histogram[b]},
     )
     if not entropies:
         return result

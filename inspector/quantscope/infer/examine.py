@@ -25,6 +25,9 @@ FLOAT_PLANES = frozenset(
 )
 T = TypeVar("T")
 
+TINY_SCALE = 2.0**-126
+"""A scale below the smallest normal float32 counts as zero: E8M0 byte 0 is 2^-127."""
+
 VALUE_ROLES = frozenset({"scale", "scale2", "zero", "minimum"})
 
 
@@ -233,13 +236,14 @@ def _zero_scale_live(parts: Parts) -> int:
     if not parts.scale or parts.group_of_column.ndim != 1:
         return 0
     scale = np.asarray(parts.scale[0])
-    if not (scale == 0).any():
+    dead = np.abs(scale) < TINY_SCALE
+    if not dead.any():
         return 0
-    spread = np.broadcast_to(parts.per_element(scale), parts.codes.shape)
+    spread = np.broadcast_to(parts.per_element(dead), parts.codes.shape)
     live = parts.codes != (
         parts.per_element(np.asarray(parts.zero)) if parts.zero is not None else 0
     )
-    return int(((spread == 0) & live).any(axis=1).sum())
+    return int((spread & live).any(axis=1).sum())
 
 
 def examined_groups(exams: Sequence[Examination]) -> tuple[int, int]:
