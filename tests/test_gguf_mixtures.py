@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from quantscope.checkpoint import Checkpoint
-from quantscope_plugins.families.gguf_mixtures import (
+from quantscope.infer.gguf_mixtures import (
     FILE_TYPES,
     MixtureModel,
     expected_types,
