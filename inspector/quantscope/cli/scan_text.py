@@ -7,8 +7,14 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from quantscope.report.names import expand_names
-from quantscope.report.schema import FieldEntry, FindingEntry, Report, TensorEntry
+from quantscope.report.lookup import (
+    entry_of,
+    example_words,
+    members_of,
+    number_words,
+    value_in_force,
+)
+from quantscope.report.schema import FindingEntry, Report, TensorEntry
 from quantscope.report.words import (
     PLANE_WORDS,
     SEVERITY_MARKS,
@@ -93,10 +99,10 @@ def _kinds(tensors: Sequence[TensorEntry]) -> list[str]:
 def kind_words(tensor: TensorEntry) -> str:
     """`gptq int4 g128 asym`: what a tensor is in four words."""
     words = [tensor.family]
-    element = field_value(tensor.contract["element"])
+    element = value_in_force(tensor.contract["element"])
     if element is not None:
         words.append(element_words(str(element)))
-    group = field_value(tensor.contract["group"])
+    group = value_in_force(tensor.contract["group"])
     size = group.get("size") if isinstance(group, dict) else None
     if isinstance(size, int):
         words.append(f"g{size}")
@@ -104,18 +110,10 @@ def kind_words(tensor: TensorEntry) -> str:
         words.append("x".join(str(n) for n in size))
     elif isinstance(group, dict) and group.get("axis"):
         words.append(f"per-{group['axis']}")
-    symmetric = field_value(tensor.contract["symmetric"])
+    symmetric = value_in_force(tensor.contract["symmetric"])
     if isinstance(symmetric, bool):
         words.append("sym" if symmetric else "asym")
     return inert(" ".join(words))
-
-
-def field_value(entry: FieldEntry) -> object:
-    """The value in force of a field: what the bytes say where they speak, else the declared one."""
-    inferred = entry.inferred
-    if inferred is not None and (inferred.strength != "convention" or not entry.declared):
-        return inferred.value
-    return entry.declared[0].value if entry.declared else None
 
 
 def _needs_you(needing: Sequence[FindingEntry], report: Report) -> str:
@@ -153,7 +151,7 @@ def _why(finding: FindingEntry, report: Report, columns: int) -> Iterator[str]:
     if where:
         yield from _wrapped("where", where, columns)
     if finding.count > 1:
-        some = [name for name, _ in zip(_members(finding), range(2), strict=False)]
+        some = [name for name, _ in zip(members_of(finding), range(2), strict=False)]
         yield from _wrapped("tensors", f"{finding.count}, first {', '.join(some)}", columns)
     if finding.example is not None:
         yield from _wrapped("example", example_words(finding), columns)
@@ -165,10 +163,6 @@ def _why(finding: FindingEntry, report: Report, columns: int) -> Iterator[str]:
     ):
         if text:
             yield from _wrapped(label, text, columns)
-
-
-def _members(finding: FindingEntry) -> Iterator[str]:
-    return expand_names(finding.members, finding.members_form)
 
 
 def _field_lines(field: str, entry: TensorEntry, columns: int) -> Iterator[str]:
@@ -190,32 +184,15 @@ def _field_lines(field: str, entry: TensorEntry, columns: int) -> Iterator[str]:
         yield from _wrapped("possible", text, columns)
     for step in known.evidence:
         if step.supports and step.strength is not None:
-            numbers = ", ".join(f"{key} {_short(value)}" for key, value in step.numbers.items())
+            numbers = ", ".join(
+                f"{key} {number_words(value)}" for key, value in step.numbers.items()
+            )
             sample = (
                 f"{step.sample.examined} of {step.sample.total} {step.sample.unit}"
                 if step.sample
                 else ""
             )
             yield from _wrapped("", f"{step.method}: {numbers}  {sample}".rstrip(), columns)
-
-
-def _short(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, dict) and set(value) == {"min", "max"}:
-        return f"{_short(value['min'])} .. {_short(value['max'])}"
-    return str(value)
-
-
-def entry_of(finding: FindingEntry, report: Report) -> TensorEntry | None:
-    """The folded entry that holds the finding's tensor, or its first member."""
-    name = finding.subject.tensor or next(_members(finding), None)
-    if name is None:
-        return None
-    for entry in report.tensors:
-        if entry.input == finding.input and name in expand_names(entry.names, entry.names_form):
-            return entry
-    return None
 
 
 def where_words(finding: FindingEntry) -> str:
@@ -228,21 +205,6 @@ def where_words(finding: FindingEntry) -> str:
     if subject.config_key:
         text += f"{', ' if text else ''}{subject.config_key}"
     return text
-
-
-def example_words(finding: FindingEntry) -> str:
-    """One weight from its code to both values."""
-    example = finding.example
-    assert example is not None
-    parts = [f"out {example.row}, in {example.col}: code {example.code}"]
-    if example.stored_zero is not None:
-        parts.append(f"stored zero {example.stored_zero}")
-    if example.scale is not None:
-        parts.append(f"scale {_short(example.scale)}")
-    return (
-        f"{', '.join(parts)}; as declared {_short(example.as_declared)}, "
-        f"as inferred {_short(example.as_inferred)}  (byte 0x{example.byte_offset:x})"
-    )
 
 
 def _looked_at(report: Report, columns: int) -> Iterator[str]:

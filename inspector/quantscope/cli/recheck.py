@@ -1,0 +1,77 @@
+"""`quantscope recheck REPORT PATH`: which statements of a report still hold for these bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from quantscope.cli import output, running
+from quantscope.cli.diagnostics import ExitCode
+from quantscope.cli.running import RunOptions
+from quantscope.report.words import count_words
+from quantscope.text import inert
+
+if TYPE_CHECKING:
+    from quantscope.report.recheck import Recheck, Statement
+
+_WORDS = {"holds": "holds", "does_not_hold": "DOES NOT HOLD", "not_examined": "not examined"}
+
+
+@click.command("recheck", short_help="What of a report still holds for these bytes.")
+@click.argument("report", type=click.Path(path_type=str))
+@click.argument("path", type=click.Path(path_type=str))
+@click.option("--json", "as_json", type=click.Choice(["-"]), help="One JSON document to stdout.")
+@click.option("--full", is_flag=True, help="Name every statement that holds.")
+def command(report: str, path: str, as_json: str | None, full: bool) -> int:
+    """Compare the JSON report REPORT with the bytes at PATH; exit code 1 where something differs."""
+    from quantscope.report.recheck import load_report
+
+    result = run(load_report(report), path)
+    if as_json is not None:
+        output.write_json(result)
+    else:
+        output.write_text("\n".join(lines_of(result, full)))
+    return ExitCode.CHECK_FAILED if result.differs else ExitCode.OK
+
+
+def run(old: object, path: str) -> Recheck:
+    """Inspects the path in the report's own mode and compares."""
+    from quantscope.report.builder import ReportOptions, build
+    from quantscope.report.recheck import recheck
+    from quantscope.report.schema import Report
+    from quantscope.rules.catalogue import catalogue
+
+    assert isinstance(old, Report)
+    rules_now = tuple(catalogue())
+    skipped = tuple(
+        entry.code for entry in old.scope.rules_skipped if not entry.reason.startswith("needs")
+    )
+    options = RunOptions(
+        deep=old.scope.mode == "deep",
+        headers_only=old.scope.mode == "headers",
+        sample=old.scope.sample_groups if old.scope.mode == "sample" else None,
+        ignore=skipped,
+    )
+    with running.opened(path) as checkpoint:
+        inspection = running.inspect_opened(checkpoint, options)
+        draft = build([inspection], ReportOptions(digests=False, whole_files=False))
+        return recheck(old, inspection, draft.report(), rules_now=rules_now)
+
+
+def lines_of(result: Recheck, full: bool) -> Iterator[str]:
+    """What does not hold first, then what was never examined, then what holds."""
+    by_state: dict[str, list[Statement]] = {"does_not_hold": [], "not_examined": [], "holds": []}
+    for statement in result.statements:
+        by_state[statement.state].append(statement)
+    for state, statements in by_state.items():
+        if state == "holds" and not full:
+            continue
+        for statement in statements:
+            detail = f": {statement.detail}" if statement.detail else ""
+            yield inert(f"{_WORDS[state]:<14} {statement.about:<8} {statement.what}{detail}")
+    yield (
+        f"{count_words(len(by_state['holds']), 'statement')} hold, "
+        f"{len(by_state['does_not_hold'])} do not, {len(by_state['not_examined'])} were not examined"
+    )

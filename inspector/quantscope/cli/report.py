@@ -1,0 +1,189 @@
+"""`quantscope report PATH -o FILE`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quantscope.cli import diagnostics, output, params, running
+from quantscope.cli.diagnostics import ExitCode
+from quantscope.cli.running import RunOptions
+
+if TYPE_CHECKING:
+    from quantscope.report.builder import Draft
+
+FORMATS = ("json", "markdown", "sarif", "html")
+_BY_ENDING = {
+    ".json": "json",
+    ".md": "markdown",
+    ".sarif": "sarif",
+    ".html": "html",
+    ".htm": "html",
+}
+
+
+@click.command("report", short_help="A report as JSON, Markdown, SARIF or HTML.")
+@params.path_argument
+@click.option(
+    "-o",
+    "--out",
+    required=True,
+    type=click.Path(path_type=str, allow_dash=True),
+    metavar="FILE",
+    help="Where to write; - is stdout.",
+)
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), help="By the ending of FILE, else json."
+)
+@click.option(
+    "--tensor", "tensors", multiple=True, metavar="NAME", help="Only this tensor; again for more."
+)
+@click.option(
+    "--finding", "findings", multiple=True, metavar="ID", help="Only this finding, by id or code."
+)
+@click.option("--with", "runs", metavar="parity,probe", help="Run these too and put them in.")
+@click.option("--backend", default="reference", show_default=True, help="Kernel of --with parity.")
+@click.option("--redact-paths", is_flag=True, help="Leave out folders of this machine.")
+@click.option(
+    "--external",
+    "external",
+    multiple=True,
+    type=click.Path(path_type=str),
+    metavar="FILE",
+    help="Results of others: listed as claimed, not checked.",
+)
+@click.option(
+    "--base",
+    type=click.Path(path_type=str),
+    metavar="PATH",
+    help="Float checkpoint to compare with.",
+)
+@click.option("--full", is_flag=True, help="Every tensor for itself.")
+@params.scope_options
+@params.rule_options
+def command(
+    path: str,
+    out: str,
+    form: str | None,
+    tensors: tuple[str, ...],
+    findings: tuple[str, ...],
+    runs: str | None,
+    backend: str,
+    redact_paths: bool,
+    external: tuple[str, ...],
+    base: str | None,
+    full: bool,
+    deep: bool,
+    sample: int | None,
+    headers_only: bool,
+    select: tuple[tuple[str, ...], ...],
+    ignore: tuple[tuple[str, ...], ...],
+    baseline: str | None,
+) -> int:
+    """Write a report on PATH; it claims nothing beyond the tensors and findings that it is about."""
+    from quantscope.report.builder import ReportOptions, build
+    from quantscope.report.selection import Selection
+
+    options = RunOptions(
+        deep=deep,
+        sample=sample,
+        headers_only=headers_only,
+        select=running.flat(select),
+        ignore=running.flat(ignore),
+        baseline=baseline,
+    )
+    wanted = tuple(part.strip() for part in (runs or "").split(",") if part.strip())
+    with running.opened(path) as checkpoint:
+        inspection = running.inspect_opened(checkpoint, options)
+        gates: dict[Any, Any] = {}
+        if base is not None:
+            from quantscope.cli.against_base import base_gates
+
+            gates |= base_gates([inspection], base, options)
+        extra = _runs(path, wanted, tensors, backend)
+        gates |= extra.pop("gates", {})
+        claimed, claimed_gates = _external(external)
+        draft = build(
+            [inspection],
+            ReportOptions(
+                full=full,
+                selection=Selection(tensors=tensors, findings=findings),
+                redact_paths=redact_paths,
+                command=running.command_line(),
+                gates={**claimed_gates, **gates},
+                external_evidence=claimed,
+                **extra,
+            ),
+            judge=running.judge_of(options),
+        )
+        chosen = form or _BY_ENDING.get(os.path.splitext(out)[1].lower(), "json")
+        _write(out, rendered(draft, chosen))
+    if inspection.partial:
+        diagnostics.message(f"quantscope: partial: {inspection.partial}")
+        return ExitCode.INTERRUPTED
+    return ExitCode.OK
+
+
+def rendered(draft: Draft, form: str) -> Iterable[bytes]:
+    """A report in one of the formats, in pieces."""
+    from quantscope.report.canonical import canonical_bytes
+
+    if form == "json":
+        return draft.chunks()
+    report = draft.report()
+    if form == "markdown":
+        from quantscope.report.markdown import markdown
+
+        return (markdown(report).encode("utf-8"),)
+    if form == "html":
+        from quantscope.report.html import html_page
+
+        return (html_page(report).encode("utf-8"),)
+    from quantscope.report.sarif import sarif
+
+    return (canonical_bytes(sarif(report, rule_texts())),)
+
+
+def rule_texts() -> dict[str, Any]:
+    """Texts of every rule, for SARIF."""
+    from quantscope.report.sarif import RuleText
+    from quantscope.rules.catalogue import catalogue
+
+    return {
+        code: RuleText(rule.name, rule.page.checks, rule.page.why)
+        for code, rule in catalogue().items()
+    }
+
+
+def _write(out: str, chunks: Iterable[bytes]) -> None:
+    if out == "-":
+        output.write_chunks(chunks)
+    else:
+        output.write_file(out, chunks)
+        diagnostics.message(f"wrote {out}")
+
+
+def _runs(
+    path: str, wanted: tuple[str, ...], tensors: tuple[str, ...], backend: str
+) -> dict[str, Any]:
+    """Kernel and logits runs as the report takes them."""
+    odd = [name for name in wanted if name not in ("parity", "probe")]
+    if odd:
+        raise click.UsageError(f"--with takes parity and probe, not {odd[0]}")
+    if not wanted:
+        return {}
+    from quantscope.cli.report_runs import run_for_report
+
+    return run_for_report(path, wanted, tensors, backend)
+
+
+def _external(files: tuple[str, ...]) -> tuple[tuple[dict[str, Any], ...], dict[Any, Any]]:
+    """Results of others as the report lists them, with the gates that they speak about."""
+    if not files:
+        return (), {}
+    from quantscope.cli.report_external import read_external
+
+    return read_external(files)
