@@ -159,8 +159,9 @@ def check_declarations(real: RealCheckpoint) -> None:
 
 def _claimed(key: str, value: Any, claims: Any) -> bool:
     name = key.rpartition(".")[2]
+    values = [value, *value] if isinstance(value, list) else [value]
     return any(
-        claim.source.pointer.endswith(f"#/{name}") and claim.written == value for claim in claims
+        claim.source.pointer.endswith(f"/{name}") and claim.written in values for claim in claims
     )
 
 
