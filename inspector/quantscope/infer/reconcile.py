@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from quantscope.infer.effects import effect_of
 from quantscope.infer.readers import Stance
-from quantscope.infer.solver import Solved, claim_fits, compatible
+from quantscope.infer.solver import STRUCTURAL_FIELDS, Solved, claim_fits, compatible
 from quantscope.model import (
     CONTRACT_FIELDS,
     Candidate,
@@ -185,6 +185,10 @@ def _state(
     if len(left) > 1 and (inferred is None or inferred.strength in ("weak", "convention")):
         candidates = tuple(Candidate(value=v, effect=effect_of(field, v, left)) for v in left)
     match = match_of(claims, inferred, bool(candidates))
+    if claims and solved.solutions and field in STRUCTURAL_FIELDS:
+        # No solution of the sizes has the declared value, whichever of them is the right one.
+        fits = any(claim_fits(claim.value, v) for claim in claims for v in left)
+        match = match if fits else "disagree"
     reason = "evidence steps conflict" if conflict else ""
     if field == "element" and value is None and not claims:
         match = "not_checked" if chosen is None else match
