@@ -47,7 +47,6 @@ ISSUES: Mapping[str, IssueKind] = _table(
     # any file
     ("file-unreadable", None, "violation", "the system refused a read, or the path is no regular file"),
     ("file-changed", None, "violation", "the file shrank or changed while its header was read"),
-    ("file-missing", None, "violation", "a file that the checkpoint needs is not there"),
     ("symlink-outside", None, "note", "a link in the folder leads to a file outside of it"),
     ("issues-left-out", None, "note", "more issues of one slug than are listed singly"),
     # safetensors: header
@@ -164,7 +163,6 @@ ISSUES: Mapping[str, IssueKind] = _table(
     ("index-tensor-missing", "IDX-MAP", "violation", "tensor is not in the shard that the index names"),
     ("index-tensor-omitted", "IDX-OMIT", "disagreement", "tensor of a shard is not in the index"),
     ("index-file-omitted", "IDX-OMIT", "disagreement", "file of the set is not in the index"),
-    ("index-file-beside", "IDX-OMIT", "note", "other weights lie beside the index"),
     ("index-tensor-twice", "IDX-OMIT", "disagreement", "tensor name in two files"),
     ("index-total-size", "IDX-OMIT", "disagreement", "metadata.total_size differs from the tensors"),
     ("index-total-size-type", "IDX-OMIT", "note", "metadata.total_size is no whole number"),
@@ -172,7 +170,6 @@ ISSUES: Mapping[str, IssueKind] = _table(
     ("set-incomplete", "IDX-SHARD", "violation", "file names count more shards than there are"),
     ("set-without-index", None, "note", "several shards and no index"),
     ("set-tensor-twice", "IDX-OMIT", "disagreement", "tensor name in two files of the set"),
-    ("subfolders-only", None, "note", "weights lie in subfolders, which are not entered"),
     ("folder-over-limit", None, "warning", "folder holds more names than are looked at"),
     ("snapshot-choice", None, "note", "several snapshots, one was chosen"),
     # config files

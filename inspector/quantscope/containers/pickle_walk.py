@@ -426,9 +426,20 @@ def _as_list(items: Any = (), *_: Any) -> list[Any]:
 
 
 def _as_bytes(value: Any = b"", *_: Any) -> bytes:
+    if isinstance(value, str):
+        return _encode(value)
     return value if isinstance(value, bytes) else b""
 
 
+_BUILTINS: dict[str, Callable[..., Any]] = {
+    "set": _as_list,
+    "frozenset": _as_list,
+    "list": _as_list,
+    "tuple": _as_list,
+    "dict": _ordered_dict,
+    "bytes": _as_bytes,
+    "bytearray": _as_bytes,
+}
 _FROM_TYPE = "torch._tensor._rebuild_from_type_v2"
 _CALLS: dict[str, Callable[..., Any]] = {
     "collections.OrderedDict": _ordered_dict,
@@ -444,18 +455,8 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "torch.nn.parameter.Parameter": _first,
     "torch.serialization._get_layout": _first,
     "_codecs.encode": _encode,
-    "builtins.set": _as_list,
-    "builtins.frozenset": _as_list,
-    "builtins.list": _as_list,
-    "builtins.tuple": _as_list,
-    "builtins.dict": _ordered_dict,
-    "builtins.bytes": _as_bytes,
-    "builtins.bytearray": _as_bytes,
-    "__builtin__.set": _as_list,
-    "__builtin__.frozenset": _as_list,
-    "__builtin__.list": _as_list,
-    "__builtin__.dict": _ordered_dict,
-    "__builtin__.bytearray": _as_bytes,
+    **{f"builtins.{name}": call for name, call in _BUILTINS.items()},
+    **{f"__builtin__.{name}": call for name, call in _BUILTINS.items()},
 }
 """Everything that a pickle may call; each gives a plain value."""
 
