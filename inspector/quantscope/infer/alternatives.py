@@ -51,7 +51,8 @@ def alternative_evidence(
         readings = _one_per_value(solved, field)
         measured = [_measure(family, tensor, reading, reader) for reading in readings]
         values = [reading.contract_values()[field] for reading in readings]
-        found.append(_judge(field, values, measured))
+        one_width = len({reading.bit_width for reading in readings}) == 1
+        found.append(_judge(field, values, measured, one_width))
     return found
 
 
@@ -164,8 +165,14 @@ def _entropy(codes: Sequence[Array]) -> float | None:
     return float(-(share * np.log2(share)).sum())
 
 
-def _judge(field: str, values: Sequence[Json], measured: Sequence[dict[str, float]]) -> Evidence:
-    """Choose by the first statistic that separates the candidates clearly."""
+def _judge(
+    field: str, values: Sequence[Json], measured: Sequence[dict[str, float]], one_width: bool
+) -> Evidence:
+    """Choose by the first statistic that separates the candidates clearly.
+
+    Entropy compares candidates of one width only: two neighbouring codes read as one wide code have just
+    twice the entropy of a code.
+    """
     winner: int | None = None
     by = ""
     for name, better, least in (
@@ -175,6 +182,8 @@ def _judge(field: str, values: Sequence[Json], measured: Sequence[dict[str, floa
     ):
         if field == "scale" or winner is not None:
             break
+        if name == "entropy_bits" and not one_width:
+            continue
         scores = [m.get(name) for m in measured]
         if any(score is None for score in scores):
             continue
