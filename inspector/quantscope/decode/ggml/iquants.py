@@ -71,7 +71,9 @@ def _even_sign_masks() -> NDArray[np.uint64]:
     """Return the masks of the 128 seven-bit sign indices; the eighth sign makes the number of minuses even."""
     index = np.arange(128, dtype=np.uint8)
     minuses = np.unpackbits(index[:, None], axis=1).sum(axis=1, dtype=np.uint8)
-    masks: NDArray[np.uint64] = np.take(_sign_masks(), index | (minuses & np.uint8(1)) << np.uint8(7))
+    masks: NDArray[np.uint64] = np.take(
+        _sign_masks(), index | (minuses & np.uint8(1)) << np.uint8(7)
+    )
     return masks
 
 
