@@ -182,8 +182,15 @@ def _state(
     if inferred is None and value is not None and len(left) == 1 and not conflict:
         inferred = Inferred(value, "convention")
     candidates: tuple[Candidate, ...] = ()
-    if len(left) > 1 and (inferred is None or inferred.strength in ("weak", "convention")):
-        candidates = tuple(Candidate(value=v, effect=effect_of(field, v, left)) for v in left)
+    if len(left) > 1 and (inferred is None or inferred.strength != "proved"):
+        candidates = tuple(
+            Candidate(
+                value=v,
+                effect=effect_of(field, v, left),
+                readers=tuple(f"{s.reader} {s.version}" for s in found_stances if s.value == v),
+            )
+            for v in left
+        )
     match = match_of(claims, inferred, bool(candidates))
     if claims and solved.solutions and field in STRUCTURAL_FIELDS:
         # No solution of the sizes has the declared value, whichever of them is the right one.
