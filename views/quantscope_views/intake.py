@@ -1,0 +1,103 @@
+"""How the app takes in what workers report: messages change the workspace, screens are told."""
+
+from __future__ import annotations
+
+import time
+
+from textual.app import App
+
+from quantscope_views import messages
+from quantscope_views.screens.base import BaseScreen
+from quantscope_views.workspace import Job, Workspace
+
+
+class Intake(App[int]):
+    """Message handlers of the app."""
+
+    workspace: Workspace
+
+    def tell_screens(self, what: str) -> None:
+        """Let the screen on top show what is new; the others catch up when they come back."""
+        for screen in reversed(self.screen_stack):
+            if isinstance(screen, BaseScreen):
+                if screen.is_mounted:
+                    screen.workspace_changed(what)
+                return
+
+    def on_checkpoint_opened(self, message: messages.CheckpointOpened) -> None:
+        """Headers are known."""
+        self.workspace.checkpoint = message.checkpoint
+        self.workspace.overview = message.overview
+        self.workspace.error = None
+        self.tell_screens("opened")
+
+    def on_tensors_listed(self, message: messages.TensorsListed) -> None:
+        """Rows are known."""
+        self.workspace.table = message.table
+        self.workspace.overview = message.overview
+        self.tell_screens("listed")
+        self.tensors_ready()
+
+    def tensors_ready(self) -> None:
+        """Follow a deep link as soon as names are known; the app overrides this."""
+
+    def on_tensors_examined(self, message: messages.TensorsExamined) -> None:
+        """Some rows have contracts."""
+        if self.workspace.table is not None:
+            self.workspace.table.update(message.first, message.facts)
+            self.tell_screens("rows")
+
+    def on_inspection_judged(self, message: messages.InspectionJudged) -> None:
+        """Findings are known."""
+        self.workspace.take_inspection(message.inspection, message.stage)
+        self.tell_screens("judged")
+
+    def on_job_started(self, message: messages.JobStarted) -> None:
+        """A job began."""
+        self.workspace.jobs.append(
+            Job(key=message.job, title=message.title, started=time.monotonic())
+        )
+        self.tell_screens("job")
+
+    def on_job_progressed(self, message: messages.JobProgressed) -> None:
+        """A job went on."""
+        job = self.workspace.job(message.progress.job)
+        if job is not None and job.outcome == "running":
+            job.progress = message.progress
+            self.tell_screens("job")
+
+    def on_job_ended(self, message: messages.JobEnded) -> None:
+        """A job is over."""
+        job = self.workspace.job(message.job)
+        if job is not None and job.outcome == "running":
+            job.outcome = message.outcome  # type: ignore[assignment]
+            job.note, job.details = message.note, message.details
+            job.ended = time.monotonic()
+        if message.outcome == "failed":
+            if message.job == "scan" and self.workspace.checkpoint is None:
+                self.workspace.take_error(message.error, message.note, message.details)
+                self.tell_screens("trouble")
+                return
+            self.notify(message.note, title=f"{message.job} failed", severity="error", markup=False)
+        elif message.outcome == "stopped" and message.job == "scan":
+            self.workspace.note_stop()
+        self.tell_screens("all")
+
+    def on_page_read(self, message: messages.PageRead) -> None:
+        """Bytes for the tensor on top."""
+        take = getattr(self.screen, "take_page", None)
+        if take is not None:
+            take(message.tensor, message.page)
+
+    def on_result_ready(self, message: messages.ResultReady) -> None:
+        """A small result for whoever asked."""
+        for screen in reversed(self.screen_stack):
+            take = getattr(screen, "take_result", None)
+            if take is not None and screen.is_mounted:
+                take(message.key, message.result)
+
+    def on_files_changed(self, message: messages.FilesChanged) -> None:
+        """A file is not what it was."""
+        if self.workspace.stale is None:
+            self.workspace.stale = message.reason
+            self.tell_screens("stale")

@@ -1,0 +1,432 @@
+"""Where keys lead: screens, findings, links, runs. Every handler of the registry's `app` actions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from quantscope.errors import NoSuchTensorError
+from quantscope.model import Finding
+from quantscope.text import inert
+
+from quantscope_views.actions import by_id
+from quantscope_views.bridge import Bridge
+from quantscope_views.clipboard import copied_words
+from quantscope_views.intake import Intake
+from quantscope_views.lines import cut_middle
+from quantscope_views.place import TABS, Place, Tab, link, parse_go_to
+from quantscope_views.screens.base import BaseScreen
+from quantscope_views.screens.tensors import TensorsScreen
+from quantscope_views.screens.triage import TriageScreen
+from quantscope_views.widgets.lines_view import LinesView
+from quantscope_views.widgets.top_line import TopLine
+
+if TYPE_CHECKING:
+    from quantscope_views.screens.tensor import TensorScreen
+
+
+class Navigation(Intake):
+    """Actions of the app."""
+
+    bridge: Bridge
+    ascii_only: bool
+    fixed_times: bool
+    last_place: Place | None = None
+
+    # Screens
+
+    def _top(self, kind: type[BaseScreen]) -> bool:
+        """Uncover the newest screen of a kind; whether there is one."""
+        if not any(isinstance(screen, kind) for screen in self.screen_stack):
+            return False
+        while not isinstance(self.screen, kind):
+            self.pop_screen()
+        return True
+
+    def action_show_triage(self) -> None:
+        """To Triage, which is always at the bottom."""
+        self._top(TriageScreen)
+
+    def action_show_tensors(self) -> None:
+        """To Tensors."""
+        if not self._top(TensorsScreen):
+            self.push_screen(TensorsScreen())
+
+    def show_members(self, members: tuple[str, ...], finding: str | None) -> None:
+        """Tensors limited to the members of a finding."""
+        self.push_screen(TensorsScreen(members, finding))
+
+    def action_show_compare(self) -> None:
+        """To Compare."""
+        from quantscope_views.screens.compare import CompareScreen
+
+        if not self._top(CompareScreen):
+            self.push_screen(CompareScreen())
+
+    def action_show_report(self) -> None:
+        """To Report, with the scope of where this is."""
+        from quantscope_views.screens.report import ReportScreen
+
+        if not self._top(ReportScreen):
+            self.push_screen(ReportScreen(self.present_place()))
+
+    def action_show_jobs(self) -> None:
+        """To Jobs."""
+        from quantscope_views.screens.jobs import JobsScreen
+
+        if not self._top(JobsScreen):
+            self.push_screen(JobsScreen())
+
+    def action_go_back(self) -> None:
+        """Back; at the bottom nothing happens."""
+        if len(self.screen_stack) > 2:
+            self.pop_screen()
+
+    def on_top_line_tab_clicked(self, message: TopLine.TabClicked) -> None:
+        """A click on a screen's name."""
+        self.run_registered(f"app.show-{message.screen}")
+
+    # Tensors, findings, bytes
+
+    def open_tensor(
+        self,
+        name: str,
+        *,
+        tab: Tab | None = None,
+        at: tuple[int, int] | None = None,
+        byte_offset: int | None = None,
+        finding: str | None = None,
+    ) -> None:
+        """One tensor, at a tab, an element or a byte."""
+        from quantscope_views.screens.tensor import TensorScreen
+
+        workspace = self.workspace
+        table = workspace.table
+        position = table.position.get(name) if table is not None else None
+        if position is None and workspace.checkpoint is not None and table is not None:
+            try:
+                name = workspace.checkpoint.find(name).name
+            except NoSuchTensorError as problem:
+                self.notify(problem.message, severity="warning", markup=False)
+                return
+        screen = self._tensor_screen()
+        if screen is not None and screen.tensor_name == name:
+            self._top(TensorScreen)
+            screen.go(tab=tab, at=at, byte_offset=byte_offset)
+            return
+        if screen is not None and self.screen is screen:
+            self.pop_screen()
+        self.push_screen(
+            TensorScreen(
+                name, tab=tab or "contract", at=at, byte_offset=byte_offset, finding=finding
+            )
+        )
+
+    def _tensor_screen(self) -> TensorScreen | None:
+        from quantscope_views.screens.tensor import TensorScreen
+
+        return next((s for s in reversed(self.screen_stack) if isinstance(s, TensorScreen)), None)
+
+    def go_to(self, place: Place) -> None:
+        """Follow a place: a finding's members, a tensor, a screen."""
+        finding = next((f for f in self.workspace.findings if f.id == place.finding), None)
+        if finding is not None and place.screen in ("tensors", "tensor"):
+            self.go_to_finding(finding)
+        elif place.screen == "tensor" and place.tensor is not None:
+            self.open_tensor(
+                place.tensor, tab=place.tab, at=place.at, byte_offset=place.byte_offset
+            )
+        elif place.screen == "raw" and place.file_id is not None:
+            self.show_raw(place.file_id, place.byte_offset or 0)
+        elif place.screen == "tensors":
+            self.action_show_tensors()
+        elif place.screen != "triage":
+            self.run_registered(f"app.show-{place.screen}")
+
+    def go_to_finding(self, finding: Finding, *, byte: bool = False) -> None:
+        """Members of a finding, or its one tensor, or straight to its byte."""
+        table = self.workspace.table
+        known = [
+            name for name in (finding.members or ()) if table is not None and name in table.position
+        ]
+        if len(known) > 1 and not byte:
+            self.show_members(tuple(known), finding.id)
+            return
+        subject = finding.subject
+        name = subject.tensor or (known[0] if known else subject.stored)
+        offset = subject.byte_range[0] if subject.byte_range else None
+        if name is not None and table is not None and name in table.position:
+            tab: Tab = "zero" if subject.field == "zero_convention" else "contract"
+            if byte or offset is not None:
+                tab = "bytes"
+            self.open_tensor(name, tab=tab, byte_offset=offset, finding=finding.id)
+        elif (file_id := self._file_id(subject.file)) is not None:
+            self.show_raw(file_id, offset or 0)
+        elif finding.subject.tensor or finding.subject.stored:
+            self.open_tensor(
+                str(finding.subject.tensor or finding.subject.stored), finding=finding.id
+            )
+        else:
+            self.show_rule(finding.code)
+
+    def _file_id(self, name: str | None) -> int | None:
+        checkpoint = self.workspace.checkpoint
+        if name is None or checkpoint is None:
+            return None
+        return next((f.file_id for f in checkpoint.opened.files if f.name == name), None)
+
+    def show_raw(self, file_id: int, byte_offset: int) -> None:
+        """Plain hex of a file."""
+        from quantscope_views.screens.raw import RawScreen
+
+        self.push_screen(RawScreen(file_id, byte_offset))
+
+    def on_lines_view_chosen(self, message: LinesView.Chosen) -> None:
+        """A line leads somewhere."""
+        self.go_to(message.place)
+
+    def on_lines_view_action_chosen(self, message: LinesView.ActionChosen) -> None:
+        """A line offers an action."""
+        self.run_registered(message.action_id)
+
+    def step_workspace_finding(self, delta: int) -> None:
+        """Next or previous finding from anywhere."""
+        count = len(self.workspace.findings)
+        if count:
+            self.workspace.finding_at = (self.workspace.finding_at + delta) % count
+            finding = self.workspace.finding
+            self.action_show_triage()
+            self.tell_screens("all")
+            if finding is not None:
+                self.notify(f"finding {self.workspace.finding_at + 1} of {count}", timeout=2)
+
+    def action_next_finding(self) -> None:
+        """Next finding, or difference on Compare."""
+        self._step(1)
+
+    def action_previous_finding(self) -> None:
+        """Previous finding, or difference on Compare."""
+        self._step(-1)
+
+    def _step(self, delta: int) -> None:
+        if isinstance(self.screen, BaseScreen):
+            self.screen.step_finding(delta)
+
+    def action_filter(self) -> None:
+        """Filter tensors as you type."""
+        self.action_show_tensors()
+        screen = self.screen
+        if isinstance(screen, TensorsScreen):
+            self.call_after_refresh(screen.focus_filter)
+
+    def action_go_to(self) -> None:
+        """Ask for an offset, an element or a name."""
+        from quantscope_views.screens.prompts import GoToScreen
+
+        self.push_screen(GoToScreen(), self._went)
+
+    def _went(self, text: str | None) -> None:
+        wanted = parse_go_to(text or "")
+        if wanted is None:
+            return
+        take = getattr(self.screen, "take_go_to", None)
+        if take is not None and take(wanted):
+            return
+        if wanted.name is not None:
+            self.open_tensor(wanted.name)
+        elif wanted.byte_offset is not None:
+            self._go_to_offset(wanted.byte_offset)
+        else:
+            self.notify("row,col needs a tensor: open one first", severity="warning")
+
+    def _go_to_offset(self, byte_offset: int) -> None:
+        """The tensor that owns a byte of the first file, else plain hex."""
+        checkpoint = self.workspace.checkpoint
+        if checkpoint is None:
+            return
+        for stored in checkpoint.opened.tensors:
+            if stored.file_id == 0 and 0 <= byte_offset - stored.byte_offset < stored.nbytes:
+                try:
+                    name = checkpoint.find(stored.name).name
+                except NoSuchTensorError:
+                    break
+                self.open_tensor(name, tab="bytes", byte_offset=byte_offset)
+                return
+        if checkpoint.opened.files:
+            self.show_raw(checkpoint.opened.files[0].file_id, byte_offset)
+
+    def present_place(self) -> Place:
+        """Where the app is."""
+        for screen in reversed(self.screen_stack):
+            if isinstance(screen, BaseScreen):
+                return screen.place()
+        return Place()
+
+    # How, help, copy
+
+    def action_how(self) -> None:
+        """How the number under the cursor is known."""
+        from quantscope_views.screens.pages import WhyScreen
+
+        explain = getattr(self.focused, "explain", None) or getattr(self.screen, "explain", None)
+        lines = explain() if explain is not None else ()
+        if lines:
+            self.push_screen(WhyScreen("how do I know", lines))
+        else:
+            self.notify("this line holds no number of its own; move to one", timeout=3)
+
+    def action_help(self) -> None:
+        """Help of the pane in focus."""
+        from quantscope_views.screens.pages import HelpScreen
+
+        topic = getattr(self.focused, "help_topic", "") or getattr(self.screen, "name_in_tabs", "")
+        self.push_screen(HelpScreen(topic or "triage", self.screen.active_bindings))
+
+    def action_show_terms(self) -> None:
+        """Words and marks."""
+        from quantscope_views.screens.pages import HelpScreen
+
+        self.push_screen(HelpScreen("terms", {}))
+
+    def action_show_rules(self) -> None:
+        """The list of rules."""
+        self.show_rule("")
+
+    def show_rule(self, code: str) -> None:
+        """One rule's page, or the list of rules."""
+        from quantscope_views.screens.pages import WhyScreen, rule_lines
+
+        title, lines = rule_lines(code)
+        self.push_screen(WhyScreen(title, lines))
+
+    def action_copy(self) -> None:
+        """Copy what the cursor is on."""
+        copy = getattr(self.focused, "copy_text", None)
+        self.copy_words(copy() if copy is not None else "")
+
+    def action_copy_link(self) -> None:
+        """Copy the command that leads back here."""
+        self.copy_words(link(self.workspace.path or "", self.present_place()))
+
+    def copy_words(self, text: str) -> None:
+        """Send text to the terminal's clipboard and say so; nothing can confirm that it arrived."""
+        text = text or link(self.workspace.path or "", self.present_place())
+        self.notify(copied_words(self, text), timeout=4, markup=False)
+
+    # Jobs
+
+    def action_stop_job(self) -> None:
+        """Stop the newest job."""
+        running = self.workspace.running
+        if running:
+            self.bridge.stop(running[-1].key)
+        else:
+            self.notify("no job runs", timeout=2)
+
+    def action_run_menu(self) -> None:
+        """Choose a run, with its cost."""
+        from quantscope_views.screens.prompts import RunMenu
+
+        self.push_screen(RunMenu(), self._run_chosen)
+
+    def _run_chosen(self, choice: str | None) -> None:
+        if choice is not None:
+            self.run_registered(choice)
+
+    def action_deep_scan(self) -> None:
+        """Read every code, after showing the cost."""
+        from quantscope_views.present.run import deep_cost
+        from quantscope_views.screens.prompts import ConfirmScreen
+
+        workspace = self.workspace
+        if workspace.checkpoint is None or workspace.overview is None:
+            return
+        self.push_screen(
+            ConfirmScreen(deep_cost(workspace.overview), "read everything"), self._deep
+        )
+
+    def _deep(self, sure: bool | None) -> None:
+        if sure and self.workspace.checkpoint is not None:
+            self.bridge.deep_scan(self.workspace.checkpoint)
+
+    def offer_last_place(self) -> None:
+        """Offer the place of the last session in exactly these files."""
+        from quantscope_views.last_place import load_place, place_words, sessions_folder
+
+        checkpoint = self.workspace.checkpoint
+        saved = load_place(sessions_folder(), checkpoint) if checkpoint is not None else None
+        if saved is None or saved.place == Place() or saved.place.screen == "triage":
+            return
+        self.last_place = saved.place
+        self.notify(
+            f"last place: {cut_middle(inert(place_words(saved.place)), 60)}; palette: last place",
+            timeout=6,
+            markup=False,
+        )
+
+    def action_last_place(self) -> None:
+        """Where the last session of these files ended."""
+        if self.last_place is not None:
+            self.go_to(self.last_place)
+
+    def save_last_place(self) -> None:
+        """Keep where this is for the next session."""
+        from quantscope_views.last_place import save_place, sessions_folder
+
+        checkpoint = self.workspace.checkpoint
+        if checkpoint is not None:
+            save_place(sessions_folder(), checkpoint, self.present_place(), self.theme)
+
+    def action_reload(self) -> None:
+        """Open the same path again, from scratch."""
+        if self.workspace.path is not None:
+            self.open_path(self.workspace.path)
+
+    def open_path(self, path: str) -> None:
+        """Open another checkpoint; the app overrides this."""
+        raise NotImplementedError
+
+    def action_open_path(self) -> None:
+        """Choose a file or folder."""
+        from quantscope_views.screens.start import choose_path
+
+        choose_path(self)
+
+    def action_open_sample(self) -> None:
+        """Choose a bundled sample."""
+        from quantscope_views.screens.start import choose_sample
+
+        choose_sample(self)
+
+    def action_export_json(self) -> None:
+        """Write the JSON report beside where the app was started."""
+        from quantscope_views.screens.report import export_json_now
+
+        export_json_now(self)
+
+    def action_theme_dark(self) -> None:
+        """Dark."""
+        self.theme = "quantscope-dark"
+
+    def action_theme_light(self) -> None:
+        """Light."""
+        self.theme = "quantscope-light"
+
+    def action_theme_mono(self) -> None:
+        """No colour."""
+        self.theme = "quantscope-mono"
+
+    def run_registered(self, action_id: str) -> None:
+        """Run an action of the registry on whatever owns it: the focus chain first, then the app."""
+        action = by_id(action_id)
+        handler = f"action_{action.handler}"
+        chain: list[Any] = list(self.focused.ancestors_with_self) if self.focused else []
+        for node in (*chain, self.screen, self):
+            if getattr(node, handler, None) is not None:
+                self.call_next(getattr(node, handler))
+                return
+        self.notify(f"{action.title}: not on this screen", severity="warning", markup=False)
+
+
+def first_tab(text: str | None) -> Tab | None:
+    """A tab by its name, None for another word."""
+    return next((tab for tab in TABS if tab == text), None)

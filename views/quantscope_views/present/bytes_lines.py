@@ -1,0 +1,344 @@
+"""The Bytes tab as lines: hex with nibbles as cells, codes beside, planes, position, value, histogram."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from quantscope.model import Reading
+
+from quantscope_views.lines import Line, Span, cells, cut_end, cut_middle, fit, line, rule
+from quantscope_views.present.bytes_model import CURSOR, ByteLine, BytesPage, CodeCell, PlaneStrip
+from quantscope_views.present.histogram import bar_line
+from quantscope_views.present.words import fixed_words, offset_words
+
+TONE_OF_MARK = ("plain", "cursor-word", "lit", "cursor")
+FIXED_LINES = 13
+"""Lines of the pane that are not bytes of codes, at most."""
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
+    """How many bytes a line and how many lines fit."""
+
+    line_bytes: int
+    lines: int
+
+
+class Margin(msgspec.Struct, frozen=True, kw_only=True):
+    """Cells before the bytes of a line."""
+
+    label: int
+    offset: int
+
+    @property
+    def total(self) -> int:
+        """Column of the gap before the first byte."""
+        return self.label + self.offset
+
+
+def margin_of(kind: str, shape: tuple[int, int], last_offset: int) -> Margin:
+    """Room for the label (a field, or row and column) and for offsets up to the last."""
+    label = max(7, 2 + len(str(shape[1]))) if kind == "struct" else 2 + len(str(shape[1]))
+    if kind == "flat":
+        label = max(label, 2 + len(f"{shape[0]},0"))
+    return Margin(label=label, offset=len(f"{last_offset:x}") + 1)
+
+
+def page_margin(page: BytesPage) -> Margin:
+    """The margin of a page."""
+    last = max((found.byte_offset for found in page.lines), default=0)
+    return margin_of(page.kind, page.shape, last)
+
+
+def fit_page(width: int, height: int, reading: Reading, in_grid: bool, margin: Margin) -> Fit:
+    """Bytes a line and lines for a pane.
+
+    Args:
+        width: cells.
+        height: lines.
+        reading: the reading shown.
+        in_grid: whether codes run down the lines, so that only one word's codes stand beside them.
+        margin: cells before the bytes.
+    """
+    bits = max(1, reading.bit_width or 8)
+    wide = 7 if _is_valued(reading) else (2 if bits <= 4 else 3)
+    lines = max(2, height - FIXED_LINES)
+    for line_bytes in (32, 16, 8):
+        codes = 32 // bits if in_grid else line_bytes * 8 // bits
+        if margin.total + 3 * line_bytes + 2 + codes * wide <= width:
+            return Fit(line_bytes=line_bytes, lines=lines)
+    return Fit(line_bytes=8 if width >= margin.total + 24 else 4, lines=lines)
+
+
+def _is_valued(reading: Reading) -> bool:
+    return reading.bit_width == 8 and not reading.element[1:].isdigit()
+
+
+def page_lines(
+    page: BytesPage, width: int, height: int, *, ascii_only: bool, active: str = "codes"
+) -> list[Line]:
+    """All lines of the pane.
+
+    Args:
+        page: what was read.
+        width: cells.
+        height: lines that the pane has.
+        ascii_only: marks in ASCII.
+        active: `codes`, or the role of the plane that arrows move in.
+    """
+    mark = "-" if ascii_only else "─"
+    lines = [_heading(page, width)]
+    lines += [_byte_line(found, page, width) for found in page.lines]
+    lines += _strip_lines(page, width, mark, active)
+    lines.append(rule(f"cursor: out {page.row}, in {page.col}", width, mark=mark))
+    lines += _position_lines(page, width)
+    lines += _value_lines(page, width)
+    lines += _histogram_lines(page, width, mark, ascii_only, room=height - len(lines))
+    return lines
+
+
+def _heading(page: BytesPage, width: int) -> Line:
+    label = "field" if page.kind == "struct" else "in"
+    margin = page_margin(page)
+    left = " " + fit(label, margin.label - 1) + fit("offset", margin.offset)
+    line_bytes = max((len(found.data) for found in page.lines), default=0)
+    title = cut_middle(page.plane, max(0, 3 * line_bytes - 1))
+    return line(
+        (left, "head"),
+        " ",
+        (fit(title, 3 * line_bytes + 1), "head"),
+        (cut_end(page.codes_title, max(0, width - margin.total - 3 * line_bytes - 2)), "head"),
+    )
+
+
+def _byte_line(found: ByteLine, page: BytesPage, width: int) -> Line:
+    margin = page_margin(page)
+    spans = [
+        Span("=" if found.has_cursor else " ", "key"),
+        Span(fit(found.label, margin.label - 1), "strong" if page.kind == "struct" else "plain"),
+        Span(fit(f"{found.byte_offset:x}", margin.offset), "dim"),
+    ]
+    spans += hex_spans(found.data, found.marks)
+    full = max((len(other.data) for other in page.lines), default=0)
+    spans.append(Span(" " * (3 * (full - len(found.data)))))
+    room = width - margin.total - 3 * full - 1
+    spans += code_spans(found.codes, room) if found.codes else [Span(" " + found.meaning, "dim")]
+    return Line(
+        spans=tuple(spans),
+        about=(
+            f"{page.file} bytes {offset_words(found.byte_offset)} to "
+            f"{offset_words(found.byte_offset + len(found.data) - 1)}",
+        ),
+    )
+
+
+def hex_spans(data: bytes, marks: bytes) -> list[Span]:
+    """Bytes as hex digits, three cells a byte and one before, the cursor's nibbles in brackets.
+
+    Brackets take the gaps between bytes; inside a byte the other digit moves into the gap.
+    """
+    digits = data.hex()
+    chars: list[tuple[str, str]] = [(" ", "plain")] * (3 * len(data) + 1)
+    for i, digit in enumerate(digits):
+        chars[3 * (i // 2) + 1 + i % 2] = (digit, TONE_OF_MARK[marks[i]])
+    for first, last in _cursor_runs(marks):
+        byte, low = divmod(first, 2)
+        if low:
+            chars[3 * byte], chars[3 * byte + 1] = chars[3 * byte + 1], ("[", "cursor")
+        else:
+            chars[3 * byte] = ("[", "cursor")
+        byte, low = divmod(last, 2)
+        if low:
+            chars[3 * byte + 3] = ("]", "cursor")
+        else:
+            chars[3 * byte + 3], chars[3 * byte + 2] = chars[3 * byte + 2], ("]", "cursor")
+    spans: list[Span] = []
+    for char, tone in chars:
+        if spans and spans[-1].tone == tone:
+            spans[-1] = Span(spans[-1].text + char, tone)
+        else:
+            spans.append(Span(char, tone))
+    return spans
+
+
+def _cursor_runs(marks: bytes) -> list[tuple[int, int]]:
+    """First and last nibble of every run under the cursor."""
+    runs: list[tuple[int, int]] = []
+    for i, mark in enumerate(marks):
+        if mark != CURSOR:
+            continue
+        if runs and runs[-1][1] == i - 1:
+            runs[-1] = (runs[-1][0], i)
+        else:
+            runs.append((i, i))
+    return runs
+
+
+def code_spans(codes: Sequence[CodeCell], room: int) -> list[Span]:
+    """Codes beside their bytes: spaced where they fit, closed up where digits, cut where neither fits."""
+    wide = max(len(code.text) for code in codes)
+    if (wide + 1) * len(codes) + 1 <= room:
+        return _spaced(codes, wide)
+    if wide == 1 and len(codes) + 3 <= room:
+        spans = [Span(" ")]
+        for code in codes:
+            bracketed = f"[{code.text}]" if code.mark == CURSOR else code.text
+            spans.append(Span(bracketed, TONE_OF_MARK[code.mark]))
+        return spans
+    at = next((i for i, code in enumerate(codes) if code.mark == CURSOR), 0)
+    count = max(1, (room - 2) // (wide + 1))
+    first = max(0, min(at - count // 2, len(codes) - count))
+    return _spaced(codes[first : first + count], wide)
+
+
+def _spaced(codes: Sequence[CodeCell], wide: int) -> list[Span]:
+    spans: list[Span] = []
+    closing = False
+    for code in codes:
+        cursor = code.mark == CURSOR
+        gap = "[" if cursor else "]" if closing else " "
+        spans.append(Span(gap, "cursor" if gap != " " else "plain"))
+        spans.append(Span(fit(code.text, wide, right=True), TONE_OF_MARK[code.mark]))
+        closing = cursor
+    spans.append(Span("]" if closing else " ", "cursor" if closing else "plain"))
+    return spans
+
+
+def _strip_lines(page: BytesPage, width: int, mark: str, active: str) -> list[Line]:
+    """Planes that the element uses, two beside each other where that fits."""
+    if not page.strips:
+        return []
+    blocks = [_strip_block(strip, page, active) for strip in page.strips]
+    lines: list[Line] = [rule("planes of this element, bytes in place", width, mark=mark)]
+    widest = max(sum(cells(span.text) for span in block) for block in blocks)
+    half = width // 2
+    if widest <= half - 1:
+        for i in range(0, len(blocks), 2):
+            left = blocks[i]
+            used = sum(cells(span.text) for span in left)
+            spans = [*left, Span(" " * (half - used))]
+            if i + 1 < len(blocks):
+                spans += blocks[i + 1]
+            lines.append(
+                Line(
+                    spans=tuple(spans),
+                    about=tuple(strip_about(s, page) for s in page.strips[i : i + 2]),
+                )
+            )
+        return lines
+    return lines + [
+        Line(spans=tuple(block), about=(strip_about(strip, page),))
+        for block, strip in zip(blocks, page.strips, strict=True)
+    ]
+
+
+def _strip_block(strip: PlaneStrip, page: BytesPage, active: str) -> list[Span]:
+    is_active = strip.role == active
+    return [
+        Span("=" if is_active else " ", "key"),
+        Span(fit(cut_middle(strip.title, 10), 11), "strong" if is_active else "head"),
+        Span(f"{strip.byte_offset:x} ", "dim"),
+        *hex_spans(strip.data[:4], strip.marks[:8]),
+        Span(f"= {strip.value}", "number"),
+        Span(f" {strip.note}", "dim"),
+    ]
+
+
+def strip_about(strip: PlaneStrip, page: BytesPage) -> str:
+    """How the value of a strip is known."""
+    return (
+        f"{strip.title}: {len(strip.data)} bytes at {offset_words(strip.byte_offset)} of "
+        f"{page.file} ({strip.data[:16].hex(' ')}) read as {strip.note or 'stored'}: {strip.value}"
+    )
+
+
+def _position_lines(page: BytesPage, width: int) -> list[Line]:
+    about = position_about(page)
+    return [
+        line(cut_end(f" {page.file}  {page.word}", width), about=about),
+        line(cut_end(f" {page.group.words}", width), about=about),
+    ]
+
+
+def position_about(page: BytesPage) -> tuple[str, ...]:
+    """How the position is known."""
+    lines = [f"out {page.row}, in {page.col} of [{page.shape[0]}, {page.shape[1]}]"]
+    for span in page.bits:
+        lines.append(
+            f"{page.file}: {span.nbytes}-byte word at {offset_words(span.byte_offset)}, "
+            f"bits {span.low_bit}..{span.low_bit + span.bit_width - 1}"
+        )
+    lines.append(page.group.words)
+    if page.group.cut:
+        lines.append("only the part shown is counted below")
+    return tuple(lines)
+
+
+def _value_lines(page: BytesPage, width: int) -> list[Line]:
+    if page.error:
+        return [line((cut_end(f" not decoded: {page.error}", width), "broken"))]
+    shown, claimed = page.shown, page.claimed
+    if shown is None:
+        return []
+    about = value_about(page)
+    left = f" {shown.formula} = {fixed_words(shown.value)}"
+    if claimed is None or claimed.formula == shown.formula:
+        return [line((left, "strong"), ("   as the file claims", "dim"), about=about)]
+    right = f"   as the file claims: {fixed_words(claimed.value)}"
+    if cells(left) + cells(right) <= width:
+        return [line((left, "strong"), (right, "contradicts"), about=about)]
+    return [
+        line((left, "strong"), about=about),
+        line((right, "contradicts"), about=about),
+    ]
+
+
+def value_about(page: BytesPage) -> tuple[str, ...]:
+    """How the value is known."""
+    lines = []
+    if page.shown is not None:
+        lines.append(f"as shown: {page.shown.formula} = {page.shown.value!r} (exact float32 steps)")
+    if page.claimed is not None:
+        lines.append(f"as the file claims: {page.claimed.formula} = {page.claimed.value!r}")
+    lines += [strip_about(strip, page) for strip in page.strips]
+    lines += position_about(page)
+    return tuple(lines)
+
+
+def _histogram_lines(
+    page: BytesPage, width: int, mark: str, ascii_only: bool, room: int
+) -> list[Line]:
+    if not page.histogram:
+        return []
+    count = len(page.histogram)
+    cell = max(3, min(8, (width - 2) // count))
+    about = (
+        f"codes of {page.group.words}: {page.group_count} of them counted, "
+        f"{count} bins of the stored code",
+    )
+    head = " " + "".join(fit(label, cell) for label in page.histogram_labels)
+    counts = " " + "".join(fit(str(n), cell) for n in page.histogram)
+    lines = [rule(f"codes of this group, {page.group_count}", width, mark=mark)]
+    if room >= 5:
+        lines.append(bar_line(page.histogram, cell, ascii_only, about))
+    lines += [line((head, "dim"), about=about), line((counts, "number"), about=about)]
+    lines.append(_mean_line(page, width))
+    return lines
+
+
+def _mean_line(page: BytesPage, width: int) -> Line:
+    words = []
+    shown, claimed = page.shown, page.claimed
+    if shown is not None and shown.mean is not None:
+        text = f" mean(code-zero) {shown.mean:+.2f}"
+        if claimed is not None and claimed.mean is not None and claimed != shown:
+            text += f"  (claim: {claimed.mean:+.2f})"
+        words.append(text)
+    words.append(f" codes at either end: {page.end_codes} of {page.group_count}")
+    return line(
+        cut_end("   ".join(words), width),
+        about=(
+            "mean over this one group; one group alone decides nothing, see the Zero tab",
+            "end codes: lowest and highest of the code range",
+        ),
+    )

@@ -1,0 +1,426 @@
+"""The Zero tab as lines: two readings side by side, the statistic, every evidence step, conflict or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from quantscope.checkpoint import Checkpoint
+from quantscope.decode.parts import Window
+from quantscope.decode.window import window_parts
+from quantscope.errors import QuantscopeError
+from quantscope.model import Evidence, FieldState, Reading
+from quantscope.session.inspection import Inspection, TensorState
+
+from quantscope_views.lines import Line, Span, cut_end, cut_middle, fit, labelled, line, rule, wrap
+from quantscope_views.marks import STRENGTH_WORDS
+from quantscope_views.present.bytes_group import group_of
+from quantscope_views.present.bytes_model import Shown
+from quantscope_views.present.bytes_values import shown_value
+from quantscope_views.present.contract import field_about
+from quantscope_views.present.histogram import number_line, scale_line
+from quantscope_views.present.triage import evidence_about
+from quantscope_views.present.words import (
+    ZERO_WORDS,
+    convention_words,
+    fixed_words,
+    offset_words,
+    shape_words,
+    signed,
+    value_words,
+)
+
+SHOWN_ZEROS = 8
+LABEL = 19
+STEPS = (-1.5, 1.5)
+METHOD_WORDS = {"code statistic over modules": "statistic over the set"}
+
+
+class ZeroFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read of the zero plane for the tab."""
+
+    plane: str
+    where: str
+    word: str
+    stored: tuple[int, ...]
+    at: tuple[int, int]
+    examples: dict[str, Shown]
+    """Value of the element `at` under each convention."""
+    all_ones: int = 0
+
+
+def conventions_of(state: TensorState) -> tuple[str, ...]:
+    """The two zero readings to show: the file's (or the family's own) first."""
+    claimed = state.declared_reading or state.reading
+    if claimed is None or claimed.zero != "integer":
+        return ()
+    first = claimed.zero_convention
+    if first == "not_applicable":
+        return ()
+    others = [
+        reading.zero_convention
+        for reading in (state.solved.solutions or state.solved.candidates)
+        if reading.zero_convention in ("as_is", "minus_one")
+    ]
+    pair = [first, *others, "as_is", "minus_one"]
+    return tuple(dict.fromkeys(pair))[:2]
+
+
+def with_convention(reading: Reading, convention: str) -> Reading:
+    """A reading under another zero convention."""
+    return msgspec.structs.replace(reading, zero_convention=convention)
+
+
+def read_zero_facts(
+    checkpoint: Checkpoint,
+    state: TensorState,
+    at: tuple[int, int],
+    cancelled: Callable[[], bool] | None = None,
+) -> ZeroFacts | None:
+    """Read the first word of the zero plane and one example element; None without stored integer zeros.
+
+    Raises:
+        CancelledError: stopped.
+        QuantscopeError: the planes cannot be read.
+    """
+    pair = conventions_of(state)
+    claimed = state.declared_reading or state.reading
+    if not pair or claimed is None:
+        return None
+    tensor = state.tensor
+    family = checkpoint.family(tensor)
+    reader = checkpoint.reader(cancelled=cancelled)
+    n_rows, n_cols = claimed.shape[-2], claimed.shape[-1]
+    as_is = with_convention(claimed, "as_is")
+    corner = Window(range(min(SHOWN_ZEROS, n_rows)), range(min(1, n_cols)))
+    parts = window_parts(family, tensor, as_is, corner, reader)
+    stored = () if parts.stored_zero is None else tuple(parts.stored_zero[:, 0].tolist())
+    spans = family.locate(tensor, as_is, 0, 0).per_plane.get("zero", ())
+    plane = tensor.plane("zero")
+    word = where = ""
+    if spans:
+        span = spans[0]
+        data = reader.read_bytes("view", span.file_id, span.byte_offset, span.nbytes)
+        order = "big" if plane is not None and plane.byte_order == "big" else "little"
+        word = f"0x{int.from_bytes(data, order):0{2 * span.nbytes}x}"  # type: ignore[arg-type]
+        where = f"@{offset_words(span.byte_offset)}"
+    row, col = min(at[0], n_rows - 1), min(at[1], n_cols - 1)
+    examples: dict[str, Shown] = {}
+    for convention in pair:
+        reading = with_convention(claimed, convention)
+        group = group_of(family, tensor, reading, row, col, reader)
+        window = group.window(reading.shape)
+        try:
+            own = window_parts(family, tensor, reading, window, reader)
+            examples[convention] = shown_value(
+                family, tensor, reading, own, window, group, row, col, reader
+            )
+        except QuantscopeError:
+            continue
+    title = plane.suffix if plane is not None else "zeros"
+    if plane is not None:
+        title = f"{plane.suffix} {plane.dtype} {shape_words(plane.shape)}"
+    return ZeroFacts(
+        plane=title, where=where, word=word, stored=stored, at=(row, col), examples=examples
+    )
+
+
+def zero_lines(
+    state: TensorState,
+    facts: ZeroFacts | None,
+    inspection: Inspection | None,
+    width: int,
+    ascii_only: bool,
+) -> list[Line]:
+    """The whole tab."""
+    pair = conventions_of(state)
+    field = state.contract["zero_convention"]
+    mark = "-" if ascii_only else "─"
+    if len(pair) < 2:
+        return _no_choice_lines(state, width, mark)
+    column = (width - LABEL) // 2
+    lines = [_head_line(pair, column)]
+    lines += _two_readings(state, facts, pair, field, column)
+    lines.append(line(""))
+    lines += _number_lines(field, pair, width)
+    lines.append(line(""))
+    lines += _evidence_lines(field, pair, width)
+    lines += _conclusion_lines(state, field, pair, inspection, width)
+    return lines
+
+
+def _no_choice_lines(state: TensorState, width: int, mark: str) -> list[Line]:
+    reading = state.reading
+    lines = [rule("zero point", width, mark=mark)]
+    if reading is None:
+        return [*lines, *labelled("zero", "no reading fits, so no zero is known", width)]
+    words = ZERO_WORDS.get(reading.zero, reading.zero)
+    if reading.zero == "fixed":
+        words += f" {reading.midpoint}: weight = (code - {reading.midpoint}) * scale"
+    lines += labelled(
+        "zero", words, width, tone="strong", about=field_about(state.contract["zero"])
+    )
+    lines += labelled(
+        "readings", "this format has one zero reading only: there is nothing to choose", width
+    )
+    for name in ("zero", "symmetric"):
+        field = state.contract[name]
+        for piece in field_about(field):
+            lines += [line(f" {part}") for part in wrap(piece, width - 2)]
+    return lines
+
+
+def _head_line(pair: Sequence[str], column: int) -> Line:
+    spans = [Span(" " * LABEL)]
+    for letter, convention in zip("AB", pair, strict=False):
+        spans.append(
+            Span(fit(f"{letter}  zero = {convention_words(convention)}", column), "strong")
+        )
+    return Line(spans=tuple(spans))
+
+
+def _two_readings(
+    state: TensorState,
+    facts: ZeroFacts | None,
+    pair: Sequence[str],
+    field: FieldState,
+    column: int,
+) -> list[Line]:
+    about = field_about(field)
+    rows: list[tuple[str, list[str]]] = [
+        ("who says so", [_who(field, convention) for convention in pair])
+    ]
+    step = _step(field, "code statistic")
+    if facts is not None:
+        rows.append(
+            (facts.plane.split(" ", 1)[0] + "[0,0]", [f"{facts.word}  {facts.where}", "same bytes"])
+        )
+        stored = " ".join(f"{zero:2d}" for zero in facts.stored)
+        rows.append((f"stored, out 0..{len(facts.stored) - 1}", [stored, stored]))
+        rows.append(("zero used", [_used(facts, state, convention) for convention in pair]))
+    span = _step(field, "constant zeros")
+    if span is not None:
+        low, high = span.numbers.get("stored_min"), span.numbers.get("stored_max")
+        if isinstance(low, int) and isinstance(high, int):
+            rows.append(
+                (
+                    "range of zeros",
+                    [f"{low + _shift(c)}..{high + _shift(c)}" for c in pair],
+                )
+            )
+    if step is not None:
+        rows.append(("mean(code-zero)", [_mean_words(step, convention) for convention in pair]))
+    if facts is not None and facts.examples:
+        row, col = facts.at
+        rows.append(
+            (
+                f"out {row}, in {col}",
+                [_example(facts.examples.get(convention), column) for convention in pair],
+            )
+        )
+    return [
+        Line(
+            spans=(
+                Span(fit(f" {label}", LABEL), "head"),
+                *(Span(fit(cut_middle(text, column - 1), column), "number") for text in texts),
+            ),
+            about=about,
+        )
+        for label, texts in rows
+    ]
+
+
+def _who(field: FieldState, convention: str) -> str:
+    files = [c.source.file for c in field.declared if c.value == convention]
+    if files:
+        return f"{', '.join(dict.fromkeys(files))} (declared)"
+    if field.inferred is not None and field.inferred.value == convention:
+        return f"bytes ({STRENGTH_WORDS[field.inferred.strength]})"
+    return "nobody"
+
+
+def _shift(convention: str) -> int:
+    return 1 if convention.startswith("minus_one") else 0
+
+
+def _used(facts: ZeroFacts, state: TensorState, convention: str) -> str:
+    reading = state.declared_reading or state.reading
+    top = (1 << reading.bit_width) - 1 if reading is not None else 0xFF
+    wrap_words = convention == "minus_one"
+    used = [z + _shift(convention) for z in facts.stored]
+    return " ".join(f"{z & top if wrap_words else z:2d}" for z in used)
+
+
+def _mean_words(step: Evidence, convention: str) -> str:
+    mean = step.numbers.get(f"mean_{convention}")
+    error = step.numbers.get(f"standard_error_{convention}")
+    if not isinstance(mean, (int, float)):
+        return "-"
+    text = signed(float(mean))
+    if isinstance(error, (int, float)):
+        text += f" +- {float(error):.3f}"
+    if convention == "as_is" or "mean_as_is" not in step.numbers:
+        groups = step.numbers.get("groups")
+        text += f"   {groups} groups" if groups else ""
+    return text
+
+
+def _example(shown: Shown | None, column: int) -> str:
+    if shown is None:
+        return "not decoded"
+    words = shown.formula.replace("code ", "").replace(" - zero ", "-").replace(" * ", "*")
+    text = f"{words} = {fixed_words(shown.value)}"
+    return text if len(text) < column else f"= {fixed_words(shown.value)}"
+
+
+def _step(field: FieldState, method: str) -> Evidence | None:
+    return next((step for step in field.evidence if step.method == method), None)
+
+
+def _number_lines(field: FieldState, pair: Sequence[str], width: int) -> list[Line]:
+    """mean(code - zero) of each reading on one line of steps: the right one stands at 0."""
+    step = _step(field, "code statistic")
+    room = min(width - 14, 72)
+    about = (
+        "mean(code - zero used), in steps of one scale; weights scatter around 0, so the right",
+        "reading's mean stands near 0 and the other one step away",
+        *evidence_about([step] if step is not None else []),
+    )
+    lines = [line((" steps ", "head"), ("  " + scale_line(room, *STEPS), "dim"), about=about)]
+    for letter, convention in zip("AB", pair, strict=False):
+        mean = step.numbers.get(f"mean_{convention}") if step is not None else None
+        value = float(mean) if isinstance(mean, (int, float)) else None
+        lines.append(
+            line(
+                (f" {letter}       ", "head"),
+                (number_line(value, room, *STEPS), "strong"),
+                ("  not measured" if value is None else "", "dim"),
+                about=about,
+            )
+        )
+    return lines
+
+
+def _evidence_lines(field: FieldState, pair: Sequence[str], width: int) -> list[Line]:
+    lines = [
+        line((fit(" EVIDENCE", 24) + fit("for", 6) + fit("how strong", 13) + "numbers", "head"))
+    ]
+    letters = dict(zip(pair, "AB", strict=False))
+    declared = sorted({str(claim.value) for claim in field.declared})
+    where = " = ".join(dict.fromkeys(claim.source.file for claim in field.declared))
+    lines.append(
+        _evidence_line(
+            "declaration",
+            "+".join(letters.get(value, "?") for value in declared) or "-",
+            "declared" if declared else "none",
+            where or "nothing in the files says so",
+            width,
+            field_about(field),
+        )
+    )
+    for step in field.evidence:
+        supports = [letters.get(str(value), "?") for value in step.supports]
+        strength = STRENGTH_WORDS[step.strength] if step.strength else "-"
+        lines.append(
+            _evidence_line(
+                step.method,
+                "+".join(supports) or "-",
+                strength,
+                step_numbers(step, pair),
+                width,
+                evidence_about([step]),
+            )
+        )
+    lines.append(
+        _evidence_line(
+            "logits check",
+            "?",
+            "not run",
+            "R: shows the cost first",
+            width,
+            ("runs the model under both readings on the same tokens",),
+        )
+    )
+    return lines
+
+
+def _evidence_line(
+    method: str, who: str, strength: str, numbers: str, width: int, about: Sequence[str]
+) -> Line:
+    head = (
+        fit(f" {cut_middle(METHOD_WORDS.get(method, method), 22)}", 24)
+        + fit(who, 6)
+        + fit(strength, 13)
+    )
+    return line(head, (cut_end(numbers, max(8, width - len(head))), "number"), about=about)
+
+
+def step_numbers(step: Evidence, pair: Sequence[str]) -> str:
+    """The numbers of an evidence step that matter, in few words."""
+    numbers = step.numbers
+    if step.method == "size equations":
+        return f"{numbers.get('readings_left')} of {numbers.get('readings_tried')} readings hold"
+    if step.method == "constant zeros":
+        low, high = numbers.get("stored_min"), numbers.get("stored_max")
+        return f"all {low}" if low == high else f"asymmetric: {low}..{high} stored"
+    if step.method == "code statistic":
+        parts = [
+            f"{letter} {_mean_words(step, convention)}"
+            for letter, convention in zip("AB", pair, strict=False)
+        ]
+        return "; ".join(parts).replace("   ", " ") + "; rule: one |mean| < 0.25"
+    if step.method == "code statistic over modules":
+        words = [
+            f"{numbers.get(f'modules_{c}', 0)} say {x}" for x, c in zip("AB", pair, strict=False)
+        ]
+        return f"of {numbers.get('modules')} modules " + ", ".join(words)
+    if step.method == "wrapped zeros":
+        sample = step.sample
+        total = sample.examined if sample else "?"
+        return f"all-ones {numbers.get('all_ones')}, zero {numbers.get('zero')} of {total}"
+    return ", ".join(f"{key} {value}" for key, value in numbers.items())
+
+
+def _conclusion_lines(
+    state: TensorState,
+    field: FieldState,
+    pair: Sequence[str],
+    inspection: Inspection | None,
+    width: int,
+) -> list[Line]:
+    letters = dict(zip(pair, "AB", strict=False))
+    odd = odd_ones(inspection, state)
+    inferred = field.inferred
+    if field.match == "disagree" and inferred is not None:
+        said = "+".join(sorted({letters.get(str(c.value), "?") for c in field.declared}))
+        text = (
+            f"CONFLICT  declaration says {said}, bytes say {letters.get(str(inferred.value), '?')}"
+        )
+        tone = "contradicts"
+    elif field.match == "ambiguous" or inferred is None:
+        text, tone = "OPEN  nothing here decides between A and B", "check"
+    else:
+        letter = letters.get(str(inferred.value), "?")
+        text = f"no conflict: {letter}, {value_words('zero_convention', inferred.value)}"
+        tone = "agrees"
+    return labelled("", f"{text}; {odd}", width, indent=1, tone=tone, about=field_about(field))
+
+
+def odd_ones(inspection: Inspection | None, state: TensorState) -> str:
+    """Whether one tensor of the set falls on the other side than the rest."""
+    if inspection is None:
+        return "the rest is not examined yet"
+    sides: dict[str, list[str]] = {}
+    for other in inspection.states:
+        if other.tensor.family != state.tensor.family:
+            continue
+        step = _step(other.contract["zero_convention"], "code statistic")
+        if step is not None and len(step.supports) == 1:
+            sides.setdefault(str(step.supports[0]), []).append(other.tensor.name)
+    if not sides:
+        return "no tensor of the set decides by its codes"
+    most = max(sides, key=lambda side: len(sides[side]))
+    odd = [name for side, names in sides.items() if side != most for name in names]
+    if not odd:
+        return f"all {len(sides[most])} that decide say the same, no odd one out"
+    return f"odd one out: {', '.join(odd[:3])}{' ...' if len(odd) > 3 else ''}"

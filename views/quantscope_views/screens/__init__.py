@@ -1,0 +1,1 @@
+"""Screens: one a file, each shows what the workspace holds and asks the app for the rest."""

@@ -1,0 +1,127 @@
+"""What all screens share: the top lines, the key line, and how they learn that something is new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from textual.app import ComposeResult
+from textual.screen import Screen
+from textual.widget import Widget
+
+from quantscope_views.lines import Line, line, rule
+from quantscope_views.place import Place
+from quantscope_views.present.headline import Overview, headline_parts
+from quantscope_views.present.states import progress_words
+from quantscope_views.present.words import seconds_words
+from quantscope_views.widgets.key_line import KeyLine
+from quantscope_views.widgets.top_line import TopLine, head_line
+
+if TYPE_CHECKING:
+    from quantscope_views.app import QuantscopeApp
+    from quantscope_views.workspace import Workspace
+
+TOO_SMALL = (
+    "quantscope needs 60 columns and 15 lines to show anything of use: please enlarge this window."
+)
+
+
+class BaseScreen(Screen[Any]):
+    """A screen of the app. Subclasses compose a body and answer `workspace_changed`."""
+
+    name_in_tabs: ClassVar[str] = ""
+
+    @property
+    def qapp(self) -> QuantscopeApp:
+        """The app, by its own type."""
+        return cast("QuantscopeApp", self.app)
+
+    @property
+    def workspace(self) -> Workspace:
+        """What is open."""
+        return self.qapp.workspace
+
+    @property
+    def ascii_only(self) -> bool:
+        """Whether marks must be ASCII."""
+        return self.qapp.ascii_only
+
+    def compose(self) -> ComposeResult:
+        """Top lines, body, key line."""
+        yield TopLine(id="top")
+        yield from self.compose_body()
+        yield KeyLine()
+        from textual.widgets import Static
+
+        yield Static(TOO_SMALL, id="too-small", markup=False)
+
+    def compose_body(self) -> Iterable[Widget]:
+        """The widgets between the top lines and the key line."""
+        return ()
+
+    def on_mount(self) -> None:
+        """First painting."""
+        self.workspace_changed("all")
+
+    def on_screen_resume(self) -> None:
+        """Catch up with what happened while another screen was on top."""
+        self.workspace_changed("all")
+
+    def workspace_changed(self, what: str) -> None:
+        """Show what is new. `what` is opened, listed, rows, judged, job, stale, trouble or all."""
+        self.refresh_top()
+
+    def refresh_top(self) -> None:
+        """Paint the top lines again."""
+        self.query_one("#top", TopLine).show(self.top_lines)
+
+    def top_lines(self, width: int) -> list[Line]:
+        """The lines on top; the third is a rule."""
+        top = self.query_one("#top", TopLine)
+        right, tone = self.right_note()
+        mark = "-" if self.ascii_only else "─"
+        return [
+            self.headline(width),
+            top.tabs_line(self.name_in_tabs, right, tone, width),
+            rule("", width, mark=mark),
+        ]
+
+    def headline(self, width: int) -> Line:
+        """What is open."""
+        workspace = self.workspace
+        overview = workspace.overview
+        if overview is None:
+            return line((" quantscope  ", "head"), (workspace.ascii_name, "strong"))
+        return head_line(overview.name, headline_parts(overview, self._seconds()), width)
+
+    def _seconds(self) -> str:
+        job = self.workspace.job("scan")
+        if job is None or job.outcome == "running":
+            return "…" if not self.ascii_only else "..."
+        return seconds_words(job.elapsed_s) if not self.qapp.fixed_times else "0.0s"
+
+    def right_note(self) -> tuple[str, str]:
+        """A running job, or bits per weight."""
+        running = self.workspace.running
+        if running:
+            job = running[-1]
+            words = progress_words(job.progress) if job.progress is not None else job.title
+            return f"{words}  x stop", "check"
+        if self.workspace.partial:
+            return f"PARTIAL: {self.workspace.partial}", "check"
+        return bits_words(self.workspace.overview), "plain"
+
+    def place(self) -> Place:
+        """Where this screen is, for links and for the next session."""
+        return Place()
+
+    def step_finding(self, delta: int) -> None:
+        """To the next or previous finding."""
+        self.qapp.step_workspace_finding(delta)
+
+
+def bits_words(overview: Overview | None) -> str:
+    """`4.27 bits/weight`."""
+    if overview is None or overview.bits_per_weight is None:
+        return ""
+    return f"{overview.bits_per_weight:.2f} bits/weight"

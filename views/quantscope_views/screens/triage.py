@@ -1,0 +1,146 @@
+"""Triage: what needs a person, why, and what was looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual import on
+from textual.binding import BindingType
+from textual.containers import Container
+from textual.widget import Widget
+
+from quantscope_views.actions import bindings_for
+from quantscope_views.lines import Line, line, rule
+from quantscope_views.place import Place
+from quantscope_views.present.states import loading_state, nothing_open_state
+from quantscope_views.present.triage import (
+    empty_lines,
+    finding_lines,
+    looked_at_lines,
+    needs_you_title,
+    why_lines,
+)
+from quantscope_views.screens.base import BaseScreen
+from quantscope_views.widgets.lines_view import LinesView
+from quantscope_views.widgets.state_pane import StatePane
+
+
+class TriageScreen(BaseScreen):
+    """The first screen."""
+
+    name_in_tabs = "triage"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_for("triage")]
+
+    def compose_body(self) -> Iterable[Widget]:
+        """Findings, why, what was looked at; or a state."""
+        yield StatePane(id="state")
+        with Container(id="triage-body"):
+            yield LinesView(id="findings-title", cursor_on="never", can_focus=False)
+            yield LinesView(id="findings", cursor_on="always", help_topic="triage")
+            yield LinesView(id="why", help_topic="triage")
+            yield LinesView(id="looked", help_topic="triage")
+
+    def workspace_changed(self, what: str) -> None:
+        """Show findings and what they rest on."""
+        self.refresh_top()
+        if what == "job" and self.workspace.overview is not None:
+            return
+        facts = self.workspace.triage()
+        trouble = self.workspace.trouble()
+        state = self.query_one("#state", StatePane)
+        body = self.query_one("#triage-body", Container)
+        blocked = trouble is not None and trouble.kind == "error"
+        state.display = trouble is not None or facts is None
+        state.set_class(not blocked and facts is not None, "-banner")
+        body.display = facts is not None and not blocked
+        if trouble is not None:
+            state.show_state(trouble)
+        elif facts is None:
+            state.show_state(
+                loading_state(f"reading headers of {self.workspace.path}", None)
+                if self.workspace.path is not None
+                else nothing_open_state()
+            )
+        if facts is None or blocked:
+            if self.focused is None or self.focused.id != "state":
+                state.focus()
+            return
+        if self.focused is None or self.focused.id == "state":
+            self.query_one("#findings", LinesView).focus()
+        self._show_findings()
+        self._show_why()
+        mark = "-" if self.ascii_only else "─"
+        self.query_one("#looked", LinesView).show(
+            lambda width: [
+                rule("what was looked at", width, mark=mark),
+                *looked_at_lines(facts, width),
+            ]
+        )
+
+    def _show_findings(self) -> None:
+        facts = self.workspace.triage()
+        if facts is None:
+            return
+        title = self.query_one("#findings-title", LinesView)
+        title.show(lambda width: [_title_line(needs_you_title(facts), width)])
+        view = self.query_one("#findings", LinesView)
+        if facts.findings:
+            view.show(lambda width: finding_lines(facts, width, self.ascii_only))
+            view.cursor = min(self.workspace.finding_at, len(facts.findings) - 1)
+        else:
+            view.show(lambda width: empty_lines(facts, width))
+        view.styles.max_height = max(1, min(10, len(facts.findings) or 3))
+
+    def _show_why(self) -> None:
+        facts = self.workspace.triage()
+        finding = self.workspace.finding
+        if facts is None:
+            return
+        names = [finding.subject.tensor, *finding.members[:1]] if finding is not None else []
+        state = next((s for s in (self.workspace.state(n) for n in names if n) if s), None)
+        code = f"{finding.code}, i: how do I know" if finding is not None else ""
+        mark = "-" if self.ascii_only else "─"
+        self.query_one("#why", LinesView).show(
+            lambda width: [
+                rule("why", width, code, mark=mark),
+                *why_lines(finding, state, facts, width),
+            ]
+        )
+
+    @on(LinesView.Moved, "#findings")
+    def _finding_selected(self, event: LinesView.Moved) -> None:
+        if self.workspace.findings and event.index != self.workspace.finding_at:
+            self.workspace.finding_at = event.index
+            self._show_why()
+
+    def step_finding(self, delta: int) -> None:
+        """Move the selection; at the end it comes round."""
+        count = len(self.workspace.findings)
+        if count:
+            view = self.query_one("#findings", LinesView)
+            view.cursor = (view.cursor + delta) % count
+            view.focus()
+
+    def action_guilty_byte(self) -> None:
+        """Straight to the byte of the selected finding."""
+        finding = self.workspace.finding
+        if finding is not None:
+            self.qapp.go_to_finding(finding, byte=True)
+
+    def action_rule_page(self) -> None:
+        """The page of the selected finding's rule."""
+        finding = self.workspace.finding
+        if finding is not None:
+            self.qapp.show_rule(finding.code)
+
+    def place(self) -> Place:
+        """Triage has no inner place."""
+        finding = self.workspace.finding
+        return Place(screen="triage", finding=finding.id if finding is not None else None)
+
+
+def _title_line(text: str, width: int) -> Line:
+    right = "tensors   who must act"
+    gap = max(1, width - len(text) - len(right) - 2)
+    return line((f" {text}", "strong"), " " * gap, (right, "dim"))

@@ -1,0 +1,567 @@
+"""The Bytes tab: a cursor on one code, everything about it around; bytes come from the bridge."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
+
+from quantscope.checkpoint import Checkpoint
+from quantscope.containers.records import StoredTensor
+from quantscope.session.events import CancelToken
+from quantscope.session.inspection import TensorState
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.geometry import Size
+from textual.message import Message
+from textual.strip import Strip
+
+from quantscope_views.actions import bindings_for
+from quantscope_views.bridge import Bridge
+from quantscope_views.lines import Line
+from quantscope_views.present import bytes_moves as moves
+from quantscope_views.present.bytes_layout import LayoutMap
+from quantscope_views.present.bytes_lines import (
+    fit_page,
+    margin_of,
+    page_lines,
+    page_margin,
+    position_about,
+    value_about,
+)
+from quantscope_views.present.bytes_model import BytesPage, PageRequest
+from quantscope_views.present.bytes_page import PageReader
+from quantscope_views.present.bytes_search import Wanted, element_of_byte, find_next
+from quantscope_views.present.reading_choice import ReadingChoice
+from quantscope_views.present.states import PaneState
+from quantscope_views.widgets.hex_view import HexView
+from quantscope_views.widgets.state_pane import StatePane
+from quantscope_views.widgets.strip_view import StripView
+
+
+class NibbleView(StripView):
+    """Paints one page and turns keys into cursor positions; reads nothing itself."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_for("bytes")]
+
+    class MoveRequested(Message):
+        """The cursor wants to be elsewhere."""
+
+        def __init__(self, row: int, col: int) -> None:
+            super().__init__()
+            self.row = row
+            self.col = col
+
+    class SearchRequested(Message):
+        """The next end code, odd scale or difference is wanted."""
+
+        def __init__(self, wanted: Wanted) -> None:
+            super().__init__()
+            self.wanted = wanted
+
+    class RawRequested(Message):
+        """Plain hex at the cursor is wanted."""
+
+    class Resized(Message):
+        """The page no longer fits."""
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own parameter
+        super().__init__(id=id)
+        self.page: BytesPage | None = None
+        self.choice: ReadingChoice | None = None
+        self.active = "codes"
+        self.ascii_only = False
+        self.help_topic = "bytes"
+        self._lines: list[Line] = []
+
+    def show_page(self, page: BytesPage, choice: ReadingChoice) -> None:
+        """Paint another page."""
+        self.page, self.choice = page, choice
+        roles = {strip.role for strip in page.strips}
+        if self.active not in roles:
+            self.active = "codes"
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        if self.page is None or not self.size.width:
+            return
+        self._lines = page_lines(
+            self.page,
+            self.size.width,
+            self.size.height,
+            ascii_only=self.ascii_only,
+            active=self.active,
+        )
+        self.virtual_size = Size(self.size.width, len(self._lines))
+        self.refresh()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Another size holds another page."""
+        self._rebuild()
+        self.post_message(self.Resized())
+
+    @property
+    def text(self) -> str:
+        """The pane as plain text."""
+        return "\n".join(line.text.rstrip() for line in self._lines)
+
+    def render_line(self, y: int) -> Strip:
+        """One line."""
+        index = y + self.scroll_offset.y
+        if index >= len(self._lines):
+            return Strip.blank(self.size.width, self.rich_style)
+        return self.paint(self._lines[index].spans, self.size.width)
+
+    def explain(self) -> tuple[str, ...]:
+        """How the value under the cursor is known."""
+        if self.page is None:
+            return ()
+        return value_about(self.page) or position_about(self.page)
+
+    def copy_text(self) -> str:
+        """Element, bytes and value in one line."""
+        return self._markdown() if self.page is not None else ""
+
+    def _move(self, position: moves.Position) -> None:
+        self.post_message(self.MoveRequested(*position))
+
+    def _step(self, across: int, down: int) -> None:
+        page, choice = self.page, self.choice
+        if page is None or choice is None:
+            return
+        if self.active != "codes":
+            self._move(
+                moves.next_row(page, across)
+                if across
+                else moves.next_group(page, choice.shown, down)
+            )
+        elif across:
+            self._move(moves.next_code(page, across))
+        else:
+            self._move(moves.next_line(page, down))
+
+    def action_left(self) -> None:
+        """The code before."""
+        self._step(-1, 0)
+
+    def action_right(self) -> None:
+        """The code after."""
+        self._step(1, 0)
+
+    def action_up(self) -> None:
+        """The line above."""
+        self._step(0, -1)
+
+    def action_down(self) -> None:
+        """The line below."""
+        self._step(0, 1)
+
+    def action_page_up(self) -> None:
+        """A page of lines up."""
+        self._page_by(-1)
+
+    def action_page_down(self) -> None:
+        """A page of lines down."""
+        self._page_by(1)
+
+    def _page_by(self, direction: int) -> None:
+        if self.page is None:
+            return
+        layout, page = self.page.layout, self.page
+        lines = max(1, len(page.lines) - 1)
+        if layout is None or not page.line_stride:
+            self._move(moves.next_row(page, direction * lines))
+            return
+        address = layout.address(page.row, page.col) // 8 + direction * lines * page.line_stride
+        hits = [h for h in layout.hits(max(0, address), 1 + page.line_stride) if h.piece == 0]
+        if hits:
+            best = min(hits, key=lambda hit: hit.address)
+            self._move((best.row, best.col))
+        else:
+            self.action_last() if direction > 0 else self.action_first()
+
+    def action_first(self) -> None:
+        """First element of the row."""
+        if self.page is not None:
+            self._move(moves.row_end(self.page, False))
+
+    def action_last(self) -> None:
+        """Last element of the row."""
+        if self.page is not None:
+            self._move(moves.row_end(self.page, True))
+
+    def action_next_group(self) -> None:
+        """Next group."""
+        if self.page is not None and self.choice is not None:
+            self._move(moves.next_group(self.page, self.choice.shown, 1))
+
+    def action_previous_group(self) -> None:
+        """Previous group."""
+        if self.page is not None and self.choice is not None:
+            self._move(moves.next_group(self.page, self.choice.shown, -1))
+
+    def action_next_word(self) -> None:
+        """Next stored word."""
+        if self.page is not None:
+            self._move(moves.next_word(self.page, 1))
+
+    def action_previous_word(self) -> None:
+        """Previous stored word."""
+        if self.page is not None:
+            self._move(moves.next_word(self.page, -1))
+
+    def action_next_row(self) -> None:
+        """Same column, next row."""
+        if self.page is not None:
+            self._move(moves.next_row(self.page, 1))
+
+    def action_previous_row(self) -> None:
+        """Same column, row before."""
+        if self.page is not None:
+            self._move(moves.next_row(self.page, -1))
+
+    def action_next_plane(self) -> None:
+        """Arrows move in the next plane."""
+        if self.page is None:
+            return
+        planes = ["codes", *(strip.role for strip in self.page.strips)]
+        at = planes.index(self.active) if self.active in planes else 0
+        self.active = planes[(at + 1) % len(planes)]
+        self._rebuild()
+
+    def action_next_end_code(self) -> None:
+        """Next code at an end of the range."""
+        self.post_message(self.SearchRequested("end_code"))
+
+    def action_next_bad_scale(self) -> None:
+        """Next NaN, infinite or zero scale."""
+        self.post_message(self.SearchRequested("bad_scale"))
+
+    def action_next_difference(self) -> None:
+        """Next value that differs between the reading shown and the file's."""
+        self.post_message(self.SearchRequested("difference"))
+
+    def action_raw(self) -> None:
+        """Plain hex of the file here."""
+        self.post_message(self.RawRequested())
+
+    def action_copy_value(self) -> None:
+        """The decoded value."""
+        if self.page is not None and self.page.shown is not None:
+            self._copy(repr(self.page.shown.value))
+
+    def action_copy_hex(self) -> None:
+        """The bytes of the cursor's line."""
+        if self.page is not None:
+            line = next((line for line in self.page.lines if line.has_cursor), None)
+            self._copy(line.data.hex(" ") if line is not None else "")
+
+    def action_copy_python(self) -> None:
+        """Where, code and value as a Python dict."""
+        if self.page is not None:
+            page = self.page
+            value = page.shown.value if page.shown is not None else None
+            self._copy(
+                repr(
+                    {
+                        "tensor": page.tensor,
+                        "at": (page.row, page.col),
+                        "code": page.code,
+                        "value": value,
+                    }
+                )
+            )
+
+    def action_copy_markdown(self) -> None:
+        """One table row."""
+        self._copy(self._markdown())
+
+    def _markdown(self) -> str:
+        page = self.page
+        if page is None:
+            return ""
+        formula = page.shown.formula if page.shown is not None else page.error
+        value = repr(page.shown.value) if page.shown is not None else "-"
+        where = f"{page.file} {page.word}"
+        return f"| {page.tensor} | {page.row},{page.col} | {where} | {formula} | {value} |"
+
+    def _copy(self, text: str) -> None:
+        self.app.copy_words(text)  # type: ignore[attr-defined]
+
+    def on_click(self, event: events.Click) -> None:
+        """A click puts the cursor on the code under the pointer."""
+        offset = event.get_content_offset(self)
+        page = self.page
+        if offset is None or page is None:
+            return
+        index = int(offset.y + self.scroll_offset.y) - 1
+        if not 0 <= index < len(page.lines):
+            return
+        line = page.lines[index]
+        byte, digit = divmod(int(offset.x) - page_margin(page).total - 1, 3)
+        if not 0 <= byte < len(line.data) or digit > 1:
+            return
+        low_bit = (line.byte_offset + byte) * 8 + (4 if digit == 0 else 0)
+        for hit in line.hits:
+            if hit.address < low_bit + 4 and hit.address + hit.width > low_bit:
+                self._move((hit.row, hit.col))
+                return
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel moves by lines."""
+        event.stop()
+        self._step(0, 1)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel moves by lines."""
+        event.stop()
+        self._step(0, -1)
+
+
+class BytesPane(Vertical):
+    """Owns the cursor of one tensor; shows codes, or plain hex where nothing decodes them."""
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own parameter
+        super().__init__(id=id)
+        self._checkpoint: Checkpoint | None = None
+        self._state: TensorState | None = None
+        self._choice: ReadingChoice | None = None
+        self._bridge: Bridge | None = None
+        self._layout: LayoutMap | None = None
+        self._at = (0, 0)
+        self._asked: PageRequest | None = None
+        self._ranges: list[tuple[int, int, int]] = []
+
+    def compose(self) -> ComposeResult:
+        """A state, codes, or plain hex."""
+        yield StatePane(id="bytes-state")
+        yield NibbleView(id="nibbles")
+        yield HexView(id="plain-hex")
+
+    def on_mount(self) -> None:
+        """Only one of the three is shown."""
+        self.query_one("#bytes-state").display = False
+        self.query_one("#plain-hex").display = False
+
+    @property
+    def nibbles(self) -> NibbleView:
+        """The view of codes."""
+        return self.query_one("#nibbles", NibbleView)
+
+    @property
+    def page(self) -> BytesPage | None:
+        """The page shown."""
+        return self.nibbles.page if self.is_mounted else None
+
+    @property
+    def position(self) -> tuple[int, int] | None:
+        """Row and column of the cursor."""
+        return self._at if self._choice is not None else None
+
+    def show_tensor(
+        self,
+        checkpoint: Checkpoint,
+        state: TensorState,
+        choice: ReadingChoice | None,
+        bridge: Bridge,
+    ) -> None:
+        """Show a tensor; a newer state of the same tensor keeps the cursor."""
+        self._checkpoint, self._bridge = checkpoint, bridge
+        self.nibbles.ascii_only = bool(getattr(self.app, "ascii_only", False))
+        same = self._state is not None and self._state.tensor == state.tensor
+        self._state = state
+        self._ranges = [
+            (span.file_id, span.byte_offset, span.byte_offset + _extent(span))
+            for plane in state.tensor.planes
+            for span in plane.spans
+        ]
+        if choice is None or state.undecodable is not None:
+            self._show_raw_state(state)
+            return
+        if self._choice is None or not same:
+            self._choice = choice
+        self.request()
+
+    def _show_raw_state(self, state: TensorState) -> None:
+        reason = state.undecodable or "no reading of its family fits the stored planes"
+        pane = self.query_one("#bytes-state", StatePane)
+        pane.display = True
+        pane.add_class("-banner")
+        pane.show_state(
+            PaneState(
+                kind="unsupported",
+                what=f"codes are not decoded: {reason}",
+                detail=(f"recognised as {state.tensor.word}; below: the stored bytes",),
+            )
+        )
+        if state.tensor.planes and self._checkpoint is not None:
+            span = state.tensor.planes[0].spans[0]
+            self._show_hex(span.file_id, span.byte_offset, span.total_bytes)
+
+    def show_stored(self, checkpoint: Checkpoint, stored: StoredTensor) -> None:
+        """Plain hex of a stored tensor that nobody claims."""
+        self._checkpoint = checkpoint
+        self._ranges = [(stored.file_id, stored.byte_offset, stored.byte_offset + stored.nbytes)]
+        self._show_hex(stored.file_id, stored.byte_offset, stored.nbytes)
+
+    def _show_hex(self, file_id: int, start: int, nbytes: int) -> None:
+        assert self._checkpoint is not None
+        self.nibbles.display = False
+        view = self.query_one("#plain-hex", HexView)
+        view.display = True
+        size = self._checkpoint.sources[file_id].size
+        nbytes = max(0, min(nbytes, size - start))
+        view.show(self._checkpoint.sources[file_id], start, nbytes)
+
+    def show_choice(self, choice: ReadingChoice) -> None:
+        """Show another reading at the same element."""
+        if self._choice is not None and self._choice.shown.packing != choice.shown.packing:
+            self._layout = None
+        self._choice = choice
+        self.request(force=True)
+
+    def go(self, *, at: tuple[int, int] | None = None, byte_offset: int | None = None) -> None:
+        """To an element, or to the first element that uses a byte."""
+        if at is not None:
+            self._at = at
+            self.request(force=True)
+        elif byte_offset is not None:
+            self._go_to_byte(byte_offset)
+
+    def _go_to_byte(self, byte_offset: int) -> None:
+        checkpoint, state, choice, bridge = (
+            self._checkpoint,
+            self._state,
+            self._choice,
+            self._bridge,
+        )
+        if checkpoint is None or state is None or choice is None or bridge is None:
+            view = self.query_one("#plain-hex", HexView)
+            view.go_to(byte_offset)
+            return
+        file_id = next(
+            (f for f, low, high in self._ranges if low <= byte_offset < high),
+            state.tensor.planes[0].file_id,
+        )
+
+        def find(token: CancelToken) -> tuple[tuple[int, int], str] | None:
+            return element_of_byte(checkpoint, state, choice, file_id, byte_offset, token)
+
+        bridge.small("element", find)
+
+    def owns(self, byte_offset: int) -> bool:
+        """Whether a byte belongs to any plane of the tensor."""
+        return any(low <= byte_offset < high for _, low, high in self._ranges)
+
+    def request(self, force: bool = False) -> None:
+        """Ask for the page around the cursor, unless it is asked for already."""
+        view = self.nibbles
+        if (
+            self._checkpoint is None
+            or self._state is None
+            or self._choice is None
+            or self._bridge is None
+            or not view.size.width
+        ):
+            return
+        in_grid = (
+            view.page.kind == "grid"
+            if view.page is not None
+            else (self._choice.shown.packing.axis == "in" and self._state.tensor.family == "gptq")
+        )
+        shape = self._choice.shown.shape
+        margin = (
+            page_margin(view.page)
+            if view.page is not None
+            else margin_of(
+                "grid" if in_grid else "flat",
+                (shape[-2], shape[-1]),
+                max((high for _, _, high in self._ranges), default=0),
+            )
+        )
+        fitting = fit_page(view.size.width, view.size.height, self._choice.shown, in_grid, margin)
+        wanted = PageRequest(
+            row=self._at[0],
+            col=self._at[1],
+            height=fitting.lines,
+            line_bytes=fitting.line_bytes,
+        )
+        if wanted == self._asked and not force:
+            return
+        self._asked = wanted
+        reader = PageReader(self._checkpoint, self._state, self._choice, self._layout)
+        self._bridge.page(self._state.tensor.name, partial(reader.read, wanted))
+
+    def take_page(self, page: BytesPage) -> None:
+        """A page arrived."""
+        if self._choice is None:
+            return
+        first = self.page is None or self.page.kind != page.kind
+        self._layout = page.layout
+        self._at = (page.row, page.col)
+        self.nibbles.show_page(page, self._choice)
+        if first:
+            self.request()
+
+    def take_element(self, found: tuple[tuple[int, int], str] | None) -> None:
+        """The element of a byte was found."""
+        if found is None:
+            self.notify("no element uses that byte", severity="warning", timeout=4)
+            return
+        self._at, role = found
+        self.nibbles.active = role
+        self.request(force=True)
+
+    def take_found(self, found: tuple[int, int] | None) -> None:
+        """A search ended."""
+        if found is None:
+            self.notify("no other one after the cursor", timeout=4)
+            return
+        self._at = found
+        self.request(force=True)
+
+    def focus_first(self) -> None:
+        """Focus whatever is shown."""
+        view = self.nibbles if self.nibbles.display else self.query_one("#plain-hex", HexView)
+        view.focus()
+
+    def on_nibble_view_move_requested(self, message: NibbleView.MoveRequested) -> None:
+        """The cursor moves."""
+        message.stop()
+        self._at = (message.row, message.col)
+        self.request()
+
+    def on_nibble_view_resized(self, message: NibbleView.Resized) -> None:
+        """More or fewer lines fit."""
+        message.stop()
+        self.request()
+
+    def on_nibble_view_search_requested(self, message: NibbleView.SearchRequested) -> None:
+        """Search in a worker."""
+        message.stop()
+        checkpoint, state, choice = self._checkpoint, self._state, self._choice
+        if checkpoint is None or state is None or choice is None or self._bridge is None:
+            return
+        row, col = self._at
+        wanted = message.wanted
+
+        def search(token: CancelToken) -> tuple[int, int] | None:
+            return find_next(checkpoint, state, choice, wanted, row, col, token)
+
+        self._bridge.small("search", search, f"search {wanted.replace('_', ' ')}")
+
+    def on_nibble_view_raw_requested(self, message: NibbleView.RawRequested) -> None:
+        """Plain hex at the cursor."""
+        message.stop()
+        page = self.page
+        if page is not None and page.bits:
+            span = page.bits[0]
+            self.app.show_raw(span.file_id, span.byte_offset)  # type: ignore[attr-defined]
+
+
+def _extent(span: object) -> int:
+    from quantscope.model import Span
+
+    assert isinstance(span, Span)
+    return span.stride_bytes * (span.count - 1) + span.nbytes

@@ -1,0 +1,69 @@
+"""The base of every pane: tones to styles, lines to strips, one gate that makes text inert."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from quantscope.text import inert
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual.binding import BindingType
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from quantscope_views.actions import bindings_for
+from quantscope_views.lines import TONES, Span
+
+
+class StripView(ScrollView, can_focus=True):
+    """Paints spans through the Line API; no text ever passes through markup."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"tone--{tone}" for tone in TONES} | {"tone--line"}
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_for("move")]
+
+    HELP_TOPIC: ClassVar[str] = "moving"
+    """Page under help/ that tells what this pane is."""
+
+    def explain(self) -> tuple[str, ...]:
+        """Answers "how do I know" for what the cursor is on."""
+        return ()
+
+    def copy_text(self) -> str:
+        """What `y` copies."""
+        return ""
+
+    def tone_style(self, tone: str) -> Style:
+        """The Rich style of a tone under the present theme."""
+        return self.get_component_rich_style(f"tone--{tone}")
+
+    def paint(self, spans: Iterable[Span], width: int, *, under: str | None = None) -> Strip:
+        """A strip of exactly `width` cells.
+
+        Args:
+            spans: text with tones.
+            width: cells to fill.
+            under: tone whose background lies under the whole line (`line` for the line cursor).
+        """
+        base = self.rich_style
+        ground = self.get_component_rich_style("tone--line", partial=True) if under else None
+        segments: list[Segment] = []
+        used = 0
+        for text, tone in spans:
+            if used >= width:
+                break
+            shown = inert(text)
+            size = cell_len(shown)
+            if used + size > width:
+                shown = set_cell_size(shown, width - used)
+                size = width - used
+            style = base if tone == "plain" else self.tone_style(tone)
+            if ground is not None and tone not in ("cursor", "lit", "banner", "cursor-word"):
+                style += ground
+            segments.append(Segment(shown, style))
+            used += size
+        fill = base + ground if ground is not None else base
+        if used < width:
+            segments.append(Segment(" " * (width - used), fill))
+        return Strip(segments, width)

@@ -1,0 +1,138 @@
+"""What is open: one checkpoint, its rows, its inspection, its jobs. Changed on the event loop only."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+import msgspec
+from quantscope.checkpoint import Checkpoint
+from quantscope.errors import QuantscopeError
+from quantscope.model import Finding
+from quantscope.session.events import Progress
+from quantscope.session.inspection import Inspection, TensorState
+
+from quantscope_views.present.headline import Overview
+from quantscope_views.present.states import PaneState, error_state, stale_state
+from quantscope_views.present.tensor_table import TensorTable
+from quantscope_views.present.triage import TriageFacts
+from quantscope_views.present.words import reading_words
+
+Outcome = Literal["running", "done", "stopped", "failed"]
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """One job of this session."""
+
+    key: str
+    title: str
+    started: float
+    outcome: Outcome = "running"
+    progress: Progress | None = None
+    note: str = ""
+    details: str = ""
+    ended: float | None = None
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds it has run, or ran."""
+        return (self.ended if self.ended is not None else time.monotonic()) - self.started
+
+
+class Workspace:
+    """The app's only state beside what widgets show."""
+
+    def __init__(self, path: str | None) -> None:
+        self.path = path
+        self.checkpoint: Checkpoint | None = None
+        self.overview: Overview | None = None
+        self.table: TensorTable | None = None
+        self.inspection: Inspection | None = None
+        self.stage = "opening"
+        self.partial: str | None = None
+        self.rules_error: str | None = None
+        self.error: QuantscopeError | None = None
+        self.error_details = ""
+        self.stale: str | None = None
+        self.jobs: list[Job] = []
+        self.finding_at = 0
+        self.ran: tuple[str, ...] = ()
+
+    @property
+    def ascii_name(self) -> str:
+        """Name of the checkpoint, or a placeholder."""
+        return self.overview.name if self.overview is not None else (self.path or "no checkpoint")
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Findings so far, worst first."""
+        return self.inspection.findings if self.inspection is not None else ()
+
+    @property
+    def finding(self) -> Finding | None:
+        """The selected finding."""
+        found = self.findings
+        return found[min(self.finding_at, len(found) - 1)] if found else None
+
+    @property
+    def running(self) -> list[Job]:
+        """Jobs that run now."""
+        return [job for job in self.jobs if job.outcome == "running"]
+
+    def job(self, key: str) -> Job | None:
+        """The newest job with a key."""
+        return next((job for job in reversed(self.jobs) if job.key == key), None)
+
+    def state(self, name: str) -> TensorState | None:
+        """Newest state of a logical tensor; None where it is not examined or does not exist."""
+        if self.table is None:
+            return None
+        position = self.table.position.get(name)
+        return self.table.rows[position].state if position is not None else None
+
+    def triage(self) -> TriageFacts | None:
+        """Everything that the Triage screen shows; None before headers were read."""
+        if self.overview is None:
+            return None
+        return TriageFacts(
+            overview=self.overview,
+            inspection=self.inspection,
+            stage=self.stage,
+            partial=self.partial,
+            rules_error=self.rules_error,
+            ran=self.ran,
+        )
+
+    def take_inspection(self, inspection: Inspection, stage: str) -> None:
+        """A newer inspection replaces the old one; the selected finding stays selected."""
+        before = self.finding
+        self.inspection = inspection
+        self.stage = stage
+        self.partial = inspection.partial
+        if before is not None:
+            ids = [finding.id for finding in inspection.findings]
+            self.finding_at = ids.index(before.id) if before.id in ids else 0
+        if self.overview is not None and inspection.states:
+            state = inspection.states[len(inspection.states) // 2]
+            symmetric = state.contract.value("symmetric")
+            words = reading_words(state.reading, symmetric)
+            self.overview = msgspec.structs.replace(self.overview, format_words=words)
+
+    def trouble(self) -> PaneState | None:
+        """The state that stands over every screen: an error on opening, or files that changed."""
+        if self.error is not None and self.checkpoint is None:
+            return error_state(self.error, details=self.error_details)
+        if self.stale is not None:
+            return stale_state(self.stale)
+        return None
+
+    def take_error(self, error: QuantscopeError | None, note: str, details: str) -> None:
+        """Opening failed."""
+        self.error = error if error is not None else QuantscopeError(note or "opening failed")
+        self.error_details = details
+
+    def note_stop(self) -> None:
+        """The scan was stopped; what it had is kept and labelled."""
+        if self.partial is None and self.table is not None:
+            examined = self.table.examined
+            self.partial = f"stopped after {examined} of {len(self.table)} tensors"
