@@ -281,6 +281,11 @@ def _autoround_claims(section: Section, module: str) -> Iterator[Claim]:
         scale = {"mx": "e8m0", "nv": "ue5m3" if "v2" in text else "e4m3"}.get(text[:2])
         if scale is not None:
             yield scope.claim("scale", {"dtype": scale}, "data_type", basis="by_definition")
+    layout = section.get("packing_format")
+    if float_type and isinstance(layout, str) and layout.startswith("auto_round"):
+        yield section.claim(
+            "packing", {"order": "low_first"}, "packing_format", basis="by_definition"
+        )
     size = scope.value("group_size")
     if is_int(size):
         yield scope.claim("group", qweight_config.group_value(size), "group_size")
