@@ -86,7 +86,7 @@ def _inside(span: BitSpan, plane: Plane) -> bool:
 def _locate(one: OneTensor, reading: Reading, row: int, col: int) -> Cell:
     family = one.checkpoint.family(one.state.tensor)
     try:
-        return family.locate(one.state.tensor, reading, row, col)
+        return family.locate(one.state.tensor, reading, row, col, one.checkpoint.reader())
     except QuantscopeError:
         raise
     except Exception as problem:  # plugin boundary: becomes an error with its cause

@@ -58,7 +58,7 @@ def _example(
         return None
     lively = differs[(values[differs] != 0) & (claimed[differs] != 0)]
     col = int(lively[0] if lively.size else differs[0])
-    cell = family.locate(state.tensor, inferred, 0, col)
+    cell = family.locate(state.tensor, inferred, 0, col, reader)
     where = cell.bits[0]
     return Example(
         tensor=state.tensor.name,

@@ -301,7 +301,14 @@ class Gguf(FamilyBase):
             blocks = little_endian(blocks, block)
         return blocks, first, wanted
 
-    def locate(self, tensor: LogicalTensor, reading: Reading, row: int, col: int) -> Cell:
+    def locate(
+        self,
+        tensor: LogicalTensor,
+        reading: Reading,
+        row: int,
+        col: int,
+        reader: PlaneReader | None = None,
+    ) -> Cell:
         """The bits of an element's code, of its sub-block's scale and minimum and of the block's d and dmin."""
         block = BLOCK_TYPES[reading.element]
         number, element = divmod(col, block.block_size)

@@ -75,7 +75,7 @@ class PageReader:
         row = max(0, min(wanted.row, n_rows - 1))
         col = max(0, min(wanted.col, n_cols - 1))
         big = tensor.planes[0].byte_order == "big"
-        cell = self._family.locate(tensor, reading, row, col)
+        cell = self._family.locate(tensor, reading, row, col, reader)
         if self._layout is None:
             self._layout = learn(
                 lambda r, c: self._family.locate(tensor, reading, r, c),
