@@ -231,18 +231,25 @@ def _family_evidence(
         return ()
 
 
+def _is_signed(reading: Reading) -> bool:
+    """Two's complement codes: no writer stores their zero as one less."""
+    return reading.element.startswith("s")
+
+
 def byte_evidence(reading: Reading, exam: Examination, claims: Sequence[Claim]) -> list[Evidence]:
     """Evidence that the engine draws from sampled codes for any family."""
     assert exam.codes is not None
     if reading.zero != "integer" or reading.zero_convention == "not_applicable":
         return []
     symmetric = next((c.value for c in claims if c.field == "symmetric"), None)
-    steps = tensor_evidence(
-        exam.codes.zero,
-        reading.bit_width,
-        total_groups(reading),
-        symmetric if isinstance(symmetric, bool) else None,
-    )
+    steps: list[Evidence] = []
+    if not _is_signed(reading):
+        steps = tensor_evidence(
+            exam.codes.zero,
+            reading.bit_width,
+            total_groups(reading),
+            symmetric if isinstance(symmetric, bool) else None,
+        )
     counted = exam.codes.zero
     if counted.stored_seen:
         constant = counted.stored_min == counted.stored_max
@@ -265,7 +272,8 @@ def _join_sets(states: Sequence[TensorState]) -> tuple[list[TensorState], list[E
     """Add set-level evidence on the zero convention to every tensor of its set."""
     sets: dict[str, list[int]] = defaultdict(list)
     for position, state in enumerate(states):
-        if state.exam.codes is not None and state.exam.codes.zero.stored_seen:
+        signed = state.reading is not None and _is_signed(state.reading)
+        if state.exam.codes is not None and state.exam.codes.zero.stored_seen and not signed:
             sets[state.tensor.family].append(position)
     result = list(states)
     evidence: list[Evidence] = []
