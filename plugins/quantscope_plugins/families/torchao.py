@@ -376,7 +376,7 @@ def _codes(
     rows, cols = window.rows, window.cols
     if per_word == 1:
         stored = reader.read(plane, rows, cols)
-        return stored & np.uint8(63) if bit_width == 6 else stored
+        return stored & np.uint8(63) if plane.dtype == "U8" and bit_width == 6 else stored
     first = cols.start // per_word
     packed = reader.read(plane, rows, range(first, max(first, ceil_div(cols.stop, per_word))))
     skip = cols.start - first * per_word
