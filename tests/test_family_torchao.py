@@ -129,7 +129,7 @@ def test_flipping_located_bits_changes_that_element_only(
 
 def test_tiled_scales_are_a_placement_that_the_metadata_declares(variants: Variant) -> None:
     state = variants.state("nv_swz.weight")
-    assert state.contract.value("placement") == "cutlass 128x4 scale tiles"
+    assert state.contract.value("placement") == "cutlass_128x4"
     assert state.contract["placement"].match == "declared_only"
     sources = [str(c.source) for c in state.claims if c.field == "placement"]
     assert sources == ["model.safetensors#__metadata__/nv_swz.weight/_data/is_swizzled_scales"]

@@ -16,6 +16,8 @@ from quantscope.families.declarations import Declarations, Section
 from quantscope.families.index import TensorIndex
 from quantscope.model import Claim, Json, LogicalTensor, Role, Source
 
+from quantscope_plugins.families.fp4_weight import SWIZZLED
+
 ATTRIBUTES = (
     "qdata", "scale", "zero_point", "scale_and_zero", "per_tensor_scale", "act_pre_scale",
     "group_scale", "group_zero", "row_scale", "sparse_metadata",
@@ -45,7 +47,7 @@ UNPROVED = {
     "Int4PlainInt32Tensor": "the order of codes inside a word differs between devices",
     "Int4PreshuffledTensor": "the order of a preshuffled kernel layout is not proved here",
 }
-TILES = "cutlass 128x4 scale tiles"
+TILES = SWIZZLED
 
 _OUTPUTS: dict[str, Literal["f16", "bf16", "f32"]] = {
     "bfloat16": "bf16",
