@@ -1,4 +1,4 @@
-"""What a rule is: a code, a page and a check over an inspection."""
+"""What a rule is: a code, a page and a check over the facts of an inspection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from quantscope.model import Finding, Severity, Strength, Subject, Who
-from quantscope.session.inspection import Inspection
+from quantscope.rules.facts import Facts
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +28,19 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     """Public reports of the kind, as `repository#number`."""
 
 
+class Hit(msgspec.Struct, frozen=True, kw_only=True):
+    """One finding before folding.
+
+    Hits of one rule with the same `fold`, severity, kind and field become one finding. `many` is the
+    message of the folded finding, with `{count}` and `{x}` for the sum of an integer x in `data`
+    (`lo_x` and `hi_x` hold the extremes of any number x). Where it is empty the first message stands.
+    """
+
+    finding: Finding
+    fold: str
+    many: str = ""
+
+
 class Rule:
     """One rule. Subclass it, fill the class attributes, implement `check`."""
 
@@ -44,7 +57,7 @@ class Rule:
     """headers, sample or deep: the least mode in which the rule can speak."""
     page: ClassVar[Page]
 
-    def check(self, inspection: Inspection) -> Iterable[Finding]:
+    def check(self, facts: Facts) -> Iterable[Finding | Hit]:
         """Findings of this rule; folded by the catalogue afterwards."""
         raise NotImplementedError
 
@@ -61,6 +74,7 @@ class Rule:
         would_settle: str = "",
         data: dict[str, Any] | None = None,
         members: Sequence[str] = (),
+        kind: str | None = None,
     ) -> Finding:
         """A finding of this rule.
 
@@ -75,11 +89,12 @@ class Rule:
             would_settle: what would decide an open question.
             data: the numbers.
             members: every tensor or file concerned.
+            kind: fault kind, where the rule covers more than one.
         """
         return Finding(
             code=self.code,
             name=self.name,
-            kind=self.kind,
+            kind=kind or self.kind,
             severity=severity or self.severity,
             confidence=confidence,
             subject=subject,
@@ -92,4 +107,38 @@ class Rule:
             gate=self.gate,
             members=tuple(members),
             count=max(1, len(members)),
+        )
+
+    def hit(
+        self,
+        subject: Subject,
+        message: str,
+        *,
+        fold: str,
+        impact: str,
+        try_: str,
+        many: str = "",
+        who: Who = "producer",
+        severity: Severity | None = None,
+        confidence: Strength = "proved",
+        would_settle: str = "",
+        data: dict[str, Any] | None = None,
+        kind: str | None = None,
+    ) -> Hit:
+        """A finding to be folded with those of the same fact; arguments as in `finding` and `Hit`."""
+        return Hit(
+            finding=self.finding(
+                subject,
+                message,
+                impact=impact,
+                try_=try_,
+                who=who,
+                severity=severity,
+                confidence=confidence,
+                would_settle=would_settle,
+                data=data,
+                kind=kind,
+            ),
+            fold=fold,
+            many=many,
         )

@@ -1,0 +1,459 @@
+"""QP: planes and their sizes: which reading solves the equations, which plane is missing or belongs to nobody."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from quantscope.containers.records import StoredTensor
+from quantscope.model import Equation, Orphan, Plane, Subject
+from quantscope.rules import mates
+from quantscope.rules.base import Hit, Page, Rule
+from quantscope.rules.facts import Facts
+from quantscope.rules.field_rule import word
+from quantscope.rules.qz import is_unpacked
+from quantscope.session.inspection import TensorState
+
+SOLVED = "The size equations of all planes, solved over every reading that the family has; proved."
+
+
+class NoReadingFits(Rule):
+    """No reading of the family fits the planes."""
+
+    code = "QP001"
+    name = "no-reading-fits"
+    kind = "GROUP"
+    severity = "violation"
+    page = Page(
+        checks="Shapes, dtypes and bytes of all planes of a tensor against every bits, group, axis and packing.",
+        why="Planes that no reading fits cannot belong together: something cut, padded or mixed them.",
+        evidence=SOLVED,
+        proves_not="Which plane is wrong: the one named breaks the fewest equations.",
+        sample="gptq-qweight-rows",
+        reports=(
+            "GPTQModel#2984",
+            "TensorRT-LLM#648",
+            "vllm#17862",
+            "vllm#50610",
+            "Model-Optimizer#2038",
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Hit]:
+        """Tensors with candidates and no solution, or with no candidate at all."""
+        for state in facts.states:
+            if state.solved.solutions or is_unpacked(state):
+                continue
+            broken = [eq for eq in state.solved.equations if eq.holds is False]
+            if broken:
+                yield self._broken(facts, state, broken)
+            elif state.undecodable is None and not state.solved.candidates:
+                yield self.hit(
+                    facts.of_tensor(state, state.tensor.planes[0] if state.tensor.planes else None),
+                    f"{state.tensor.word} planes of shapes that no reading of the family has: "
+                    + ", ".join(
+                        f"{p.suffix} {p.dtype} {list(p.shape)}" for p in state.tensor.planes[:5]
+                    ),
+                    fold=f"none|{[(p.suffix, p.dtype, p.shape) for p in state.tensor.planes]}",
+                    impact="the tensor cannot be decoded",
+                    try_="write the planes again with the producer's tool",
+                    kind=_shape_kind(state),
+                    data={
+                        "planes": {p.suffix: [p.dtype, list(p.shape)] for p in state.tensor.planes}
+                    },
+                )
+
+    def _broken(self, facts: Facts, state: TensorState, broken: Sequence[Equation]) -> Hit:
+        equation = broken[0]
+        plane = state.tensor.plane_named(equation.plane)
+        kind = _kind_of(state, equation, plane)
+        if equation.actual_shape is None:
+            text = f"{equation.plane} is not stored; {equation.symbolic} is needed"
+        elif equation.note.startswith("stored as"):
+            text = (
+                f"{equation.plane} is {equation.note}; {equation.symbolic} = {equation.substituted}"
+            )
+        else:
+            text = (
+                f"{equation.plane} is {list(equation.actual_shape)}, "
+                f"{equation.symbolic} = {equation.substituted} gives {list(equation.expected_shape or ())}"
+            )
+        if kind == "ORIENT":
+            text += "; the other planes fit the transposed orientation"
+        return self.hit(
+            facts.of_tensor(state, plane),
+            text,
+            fold=f"{equation.plane}|{equation.symbolic}|{equation.actual_shape}|{equation.expected_shape}",
+            impact="the tensor cannot be decoded as a whole; a reader that does not check reads past a plane",
+            try_=f"write {state.tensor.module}.{equation.plane} again with the producer's tool",
+            kind=kind,
+            data={
+                "plane": equation.plane,
+                "expected_shape": list(equation.expected_shape or ()),
+                "actual_shape": list(equation.actual_shape or ()),
+                "expected_bytes": equation.expected_bytes,
+                "actual_bytes": equation.actual_bytes,
+                "broken": [eq.plane for eq in broken],
+            },
+            would_settle="the producer's own planes of this module",
+        )
+
+
+def _kind_of(state: TensorState, equation: Equation, plane: Plane | None) -> str:
+    word = f"{state.tensor.family} {state.tensor.word}"
+    if "bnb" in word or "bitsandbytes" in word:
+        return "BNB"
+    role = plane.role if plane is not None else _role_word(equation.plane)
+    missing = equation.actual_shape is None
+    wanted, actual = equation.expected_shape or (), equation.actual_shape or ()
+    if not missing and len(wanted) == 2 and actual == wanted[::-1] and wanted[0] != wanted[1]:
+        return "ORIENT"
+    if role in ("scale", "scale2"):
+        if missing:
+            return "SCALE-MISSING"
+        if equation.note.startswith("stored as"):
+            return "SCALE-LAYOUT" if len(actual) == 1 < len(wanted) else "SCALE-DTYPE"
+        if _tiled(actual, wanted):
+            return "SCALE-LAYOUT"
+        grouped = (
+            state.solved.chosen is not None
+            and state.solved.chosen.group[:1]
+            and (state.solved.chosen.group[0].axis == "in")
+        )
+        return "GROUP" if grouped and len(actual) == len(wanted) else "SCALE-SHAPE"
+    if role in ("zero", "minimum"):
+        return "ZP-PRESENCE"
+    if role == "group_index":
+        return "G-IDX"
+    if role == "codes":
+        return "PACK-BITS"
+    return "GROUP"
+
+
+def _role_word(suffix: str) -> str:
+    if suffix == "g_idx" or suffix.endswith("g_idx"):
+        return "group_index"
+    if "zero" in suffix or suffix in ("biases", "weight._shift"):
+        return "zero"
+    return "scale" if "scale" in suffix or suffix in ("SCB", "absmax") else "codes"
+
+
+def _tiled(actual: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether a plane has the elements of 128x4 scale tiles rather than those of the plain plane."""
+    if len(wanted) != 2:
+        return False
+    count = 1
+    for extent in actual:
+        count *= extent
+    tiles = 128 * 4 * -(-wanted[0] // 128) * -(-wanted[1] // 4)
+    return count == tiles and count != wanted[0] * wanted[1]
+
+
+def _shape_kind(state: TensorState) -> str:
+    word = f"{state.tensor.family} {state.tensor.word}"
+    return "BNB" if "bnb" in word or "bitsandbytes" in word else "GROUP"
+
+
+class PlaneMissing(Rule):
+    """A quantized module lacks a plane."""
+
+    code = "QP002"
+    name = "plane-missing"
+    kind = "SCALE-MISSING"
+    severity = "violation"
+    page = Page(
+        checks="Every plane that a family needs, and every plane that the same module of other layers or experts has.",
+        why="Codes without their scale are loaded as plain numbers, hundreds of times too large, or stay at random.",
+        evidence="Names of the stored tensors of all shards; proved.",
+        proves_not="That the plane was ever written: a missing shard looks the same and is reported on its own.",
+        sample="gptq-scales-missing",
+        reports=("imp#1450", "vllm#52501", "compressed-tensors#225", "unsloth#10276", "LTX-2#172"),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Hit]:
+        """Orphans of the families, then odd ones out by name, one hit a module."""
+        lacking: dict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
+        seen: dict[str, StoredTensor] = {}
+        for orphan in facts.grouping.orphans:
+            stored = facts.stored.get(orphan.stored_name)
+            if stored is None or _is_scale_only(orphan):
+                continue
+            seen.setdefault(orphan.module, stored)
+            for suffix in orphan.missing:
+                lacking[orphan.module].setdefault(suffix, (0, 0))
+        for missing in mates.odd_ones_out(facts):
+            if missing.code is not None:
+                seen[missing.module] = missing.code
+            lacking[missing.module][missing.suffix] = (missing.have, missing.of)
+        for module, suffixes in lacking.items():
+            by_kind: dict[str, list[str]] = defaultdict(list)
+            for suffix in suffixes:
+                by_kind[_missing_kind(facts, module, suffix)].append(suffix)
+            for kind, gone in by_kind.items():
+                yield self._hit(facts, module, gone, kind, seen[module], suffixes)
+
+    def _hit(
+        self,
+        facts: Facts,
+        module: str,
+        gone: Sequence[str],
+        kind: str,
+        stored: StoredTensor,
+        counts: dict[str, tuple[int, int]],
+    ) -> Hit:
+        have, of = counts[gone[0]]
+        suffix = stored.name[len(module) + 1 :] if module else stored.name
+        what = ", ".join(gone)
+        tail = f"; {have} of {of} modules of the same place have it" if of else ""
+        cut = facts.incomplete
+        return self.hit(
+            Subject(
+                tensor=f"{module}.weight" if module else "weight",
+                stored=stored.name,
+                file=facts.file_name(stored.file_id),
+                byte_range=(stored.byte_offset, stored.byte_offset + stored.nbytes),
+            ),
+            f"{suffix} has no {what}{tail}",
+            fold=f"{suffix}|{what}",
+            many=f"{{count}} modules store {suffix} and no {what}",
+            impact="the tensor cannot be decoded; readers that do not check leave it unscaled or random",
+            try_=f"add {module}.{gone[0]} from the producer's output"
+            if not cut
+            else "complete the checkpoint first",
+            severity="note" if cut else None,
+            kind=kind,
+            data={"missing": list(gone), "have": have, "of": of, "incomplete_set": cut},
+        )
+
+
+def _is_scale_only(orphan: Orphan) -> bool:
+    """Whether an orphan is a scale that lacks its codes: another rule speaks of it."""
+    return any(suffix in mates.CODE_SUFFIXES or suffix == "codes" for suffix in orphan.missing)
+
+
+def _missing_kind(facts: Facts, module: str, suffix: str) -> str:
+    stored = facts.index.suffixes(module)
+    if suffix in ("absmax", "quant_map", "quant_state") or suffix.startswith(
+        ("weight.absmax", "weight.quant", "weight.nested", "quant_state", "nested_")
+    ):
+        return "BNB"
+    if "weight_format" in stored and suffix == "SCB":
+        return "SCALE-MISSING"
+    return mates.SIDE_KINDS.get(suffix, "SCALE-MISSING")
+
+
+class PlaneWithoutCodes(Rule):
+    """A scale or zero plane whose codes are not there."""
+
+    code = "QP003"
+    name = "scale-without-codes"
+    kind = "SCALE-MISSING"
+    severity = "violation"
+    page = Page(
+        checks="Scales, zero points and g_idx planes whose module stores no quantized codes.",
+        why="Either the codes are lost, or a plain weight kept the scales of an older state.",
+        evidence="Names and dtypes of the stored tensors; proved.",
+        proves_not="Which of the two it is.",
+        sample="fp8-scale-without-codes",
+        reports=("vllm#52501",),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Hit]:
+        """Families' orphans that lack codes, and side planes of modules without codes."""
+        found: dict[str, tuple[str, StoredTensor]] = {}
+        for orphan in facts.grouping.orphans:
+            stored = facts.stored.get(orphan.stored_name)
+            if stored is not None and _is_scale_only(orphan):
+                found.setdefault(orphan.module, (stored.name[len(orphan.module) + 1 :], stored))
+        for module, suffix, stored in mates.without_codes(facts):
+            found.setdefault(module, (suffix, stored))
+        for module, (suffix, stored) in found.items():
+            plain = facts.plain_weights.get(module)
+            beside = f"beside a plain {plain.dtype} weight" if plain is not None else "and no codes"
+            yield self.hit(
+                facts.of_stored(stored, f"{module}.weight" if plain is not None else None),
+                f"{suffix} {beside}: the scale has nothing to scale",
+                fold=f"{suffix}|{beside}",
+                many=f"{{count}} modules store {suffix} {beside}",
+                impact="none if the plain weight is right; else the weight is lost"
+                if plain is not None
+                else "the weight is lost",
+                try_=f"remove {stored.name}, or add the codes",
+                severity="note" if facts.incomplete else None,
+                data={"suffix": suffix, "plain": plain is not None},
+            )
+
+
+class SeveralReadings(Rule):
+    """Several readings fit the planes and nothing says which is meant."""
+
+    code = "QP004"
+    name = "several-readings-fit"
+    kind = "BITS"
+    severity = "warning"
+    page = Page(
+        checks="Whether more than one pair of bits and group size, or more than one shape, solves the sizes.",
+        why="Shapes fix only bits times group in some formats: a reader that guesses decodes noise.",
+        evidence=SOLVED,
+        proves_not="That the reading shown is wrong; it is one of those listed.",
+        sample="mlx-no-config",
+        reports=("ltx-2-mlx#60",),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Hit]:
+        """Tensors whose element or group is ambiguous."""
+        for state in facts.states:
+            fields = [f for f in ("element", "group") if state.contract[f].match == "ambiguous"]
+            if not fields or len(state.solved.solutions) < 2:
+                continue
+            pairs = sorted(
+                {
+                    (r.element, word(r.contract_values()["group"]), r.shape[-1])
+                    for r in state.solved.solutions
+                }
+            )
+            text = "; ".join(f"{e}, group {g}, K={k}" for e, g, k in pairs[:6])
+            yield self.hit(
+                facts.of_tensor(state, state.tensor.planes[0], fields[0]),
+                f"planes fit {len(pairs)} readings: {text}; nothing declares which",
+                fold="|".join(fields) + text,
+                many="the planes of {count} tensors fit several pairs of bits and group size; nothing declares which",
+                impact="under a wrong pair every weight is noise",
+                try_="declare bits and group_size in config.json",
+                who="config",
+                data={"readings": [list(pair) for pair in pairs[:20]]},
+                would_settle="the number of input features, from the config or a neighbouring module",
+            )
+
+
+class PartialGroup(Rule):
+    """The last group of a row is not full."""
+
+    code = "QP005"
+    name = "partial-group"
+    kind = "GROUP"
+    severity = "note"
+    page = Page(
+        checks="Whether the group or block size divides the axis that it groups.",
+        why="Some readers refuse a ragged last group; tensor parallel cuts must fall on group borders.",
+        evidence="The solved shape and group; proved.",
+        proves_not="A fault: formats that allow it store a scale for the partial group.",
+        sample="fp8-block-ragged",
+        reports=("vllm#17569",),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Hit]:
+        """Grouped tensors whose extent is no multiple."""
+        for state in facts.states:
+            reading = state.solved.chosen
+            if reading is None or not reading.group or not state.solved.solutions:
+                continue
+            level = reading.group[0]
+            rows, cols = reading.shape[-2:]
+            block = level.size if isinstance(level.size, tuple) else (1, level.size or 1)
+            if level.axis not in ("in", "block") or not (rows % block[0] or cols % block[1]):
+                continue
+            yield self.hit(
+                facts.of_tensor(state, field="group"),
+                f"last group of [{rows}, {cols}] is partial: groups of {word(list(block))}",
+                fold=f"{block}",
+                many=f"the last group is partial in {{count}} tensors (groups of {word(list(block))})",
+                impact="none for readers that allow a partial group",
+                try_="",
+                who="reader",
+                data={"group": list(block)},
+            )
+
+
+class LoosePacking(Rule):
+    """Codes are packed with unused bits in every word."""
+
+    code = "QP006"
+    name = "loose-packing"
+    kind = "PACK-BITS"
+    severity = "warning"
+    page = Page(
+        checks="Whether codes of 3, 5, 6 or 7 bits are packed densely or with whole fields a word.",
+        why="Two lawful densities exist under one format name; a reader of the other one fails or reads noise.",
+        evidence=SOLVED,
+        proves_not="A fault of the file: writers up to compressed-tensors 0.17.1 pack so.",
+        sample="ct-loose-packing",
+        reports=("vllm#49893",),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Hit]:
+        """Tensors whose reading is padded at a width that does not divide the word."""
+        old = any(_old_writer(section.get("version")) for section in facts.sections)
+        for state in facts.states:
+            reading = state.reading or state.solved.chosen
+            if reading is None or reading.packing.order != "padded" or 32 % reading.bit_width == 0:
+                continue
+            fields = 32 // reading.bit_width
+            yield self.hit(
+                facts.of_tensor(state, state.tensor.plane("codes"), "packing"),
+                f"packed width fits {fields} codes a word ({32 - fields * reading.bit_width} bits unused), "
+                f"not a dense {reading.bit_width}-bit stream",
+                fold=f"{reading.bit_width}",
+                impact="a reader of the dense layout reads other codes or refuses the shape",
+                try_="repack with compressed-tensors 0.18 or later",
+                who="reader",
+                severity="note" if old else None,
+                data={"bit_width": reading.bit_width, "fields": fields},
+            )
+
+
+def _old_writer(version: object) -> bool:
+    """Whether a compressed-tensors version is 0.17.1 or older."""
+    if not isinstance(version, str):
+        return False
+    parts = version.split(".")
+    try:
+        return (int(parts[0]), int(parts[1])) <= (0, 17)
+    except (ValueError, IndexError):
+        return False
+
+
+class Unrecognised(Rule):
+    """A tensor that looks quantized and that no family knows."""
+
+    code = "QP007"
+    name = "unrecognised-quantized"
+    severity = "warning"
+    page = Page(
+        checks="Stored tensors in integer or 8-bit float dtypes that no family claims and that are no buffers.",
+        why="What is not recognised is not checked.",
+        evidence="Dtype, rank and size of the tensor.",
+        proves_not="That the tensor is a quantized weight: it may be a table of the architecture.",
+        sample="unrecognised",
+    )
+
+    def check(self, facts: Facts) -> Iterator[Hit]:
+        """Unrecognised tensors, folded by dtype and suffix."""
+        spoken = {o.stored_name for o in facts.grouping.orphans}
+        spoken |= {m.code.name for m in mates.odd_ones_out(facts) if m.code is not None}
+        for stored in facts.grouping.unrecognised:
+            if stored.name in spoken or not stored.readable:
+                continue
+            suffix = stored.name.rpartition(".")[2]
+            yield self.hit(
+                facts.of_stored(stored),
+                f"{stored.dtype} {list(stored.shape)} looks quantized and fits no family",
+                fold=f"{stored.dtype}|{suffix}",
+                many=f"{{count}} tensors {suffix} of {stored.dtype} look quantized and fit no family",
+                impact="unknown: the tensors were not decoded",
+                try_="`quantscope plugins` shows the families; a plugin can add one",
+                who="reader",
+                confidence="weak",
+                data={"dtype": stored.dtype, "shape": list(stored.shape)},
+            )
+
+
+RULES = (
+    NoReadingFits,
+    PlaneMissing,
+    PlaneWithoutCodes,
+    SeveralReadings,
+    PartialGroup,
+    LoosePacking,
+    Unrecognised,
+)

@@ -1,0 +1,505 @@
+"""QW01x: tied heads, missing layers, modules, experts and MTP blocks."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from quantscope.containers.records import StoredTensor
+from quantscope.errors import QuantscopeError
+from quantscope.model import Subject
+from quantscope.rules import names
+from quantscope.rules.base import Hit, Page, Rule
+from quantscope.rules.facts import Facts
+
+COMPARE_BYTES = 512 << 20
+CHUNK_BYTES = 4 << 20
+
+LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
+MTP_WORDS = ("mtp", "nextn", "eh_proj", "enorm", "hnorm")
+
+TOP_LEVEL_QUANTIZERS = ("mlx", "gguf", "metal")
+"""Families that quantize embeddings as a matter of course."""
+
+
+def head_and_embedding(facts: Facts) -> tuple[StoredTensor | None, StoredTensor | None]:
+    """Stored plain (or first) tensors of the output head and the input embedding."""
+    head = embedding = None
+    for name, stored in facts.stored.items():
+        module = name.rpartition(".")[0]
+        if (
+            names.is_head(module)
+            and head is None
+            and name.endswith(("weight", "weight_packed", "qweight"))
+        ):
+            head = stored
+        elif names.is_embedding(module) and embedding is None and len(stored.shape) >= 2:
+            embedding = stored
+    return head, embedding
+
+
+class TiedHead(Rule):
+    """Tie flag, embedding and head do not fit together."""
+
+    code = "QW010"
+    name = "tied-head"
+    kind = "TIED"
+    severity = "violation"
+    page = Page(
+        checks="tie_word_embeddings against the presence, the dtype and the bytes of embedding and head.",
+        why="With a tie declared and two tensors stored, readers differ in which one they use for the output.",
+        evidence="The flag, stored names, and a comparison of the bytes.",
+        proves_not="Two equal tensors under a tie are a note: nothing is lost.",
+        sample="tied-head-differs",
+        reports=("llm-compressor#2835", "AReaL#1403", "llama.cpp#10756", "transformers#37905"),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Hit]:
+        """One hit at most."""
+        if facts.is_gguf:
+            return
+        tied, source = facts.model_value("tie_word_embeddings")
+        head, embedding = head_and_embedding(facts)
+        if source is None or not isinstance(tied, bool) or embedding is None:
+            return
+        where = str(source)
+        if tied and head is not None:
+            yield from self._both(facts, head, embedding, where)
+        elif not tied and head is None and not facts.incomplete and self._generates(facts):
+            yield self.hit(
+                Subject(tensor="lm_head.weight", file=source.file, config_key=where),
+                "embeddings are not tied and no output head is stored",
+                fold="absent",
+                impact="the output head stays at random",
+                try_=f"add lm_head.weight, or set {where} to true",
+                data={"tied": tied},
+            )
+        elif tied and head is None:
+            module = embedding.name.rpartition(".")[0]
+            if module in facts.by_module and not self._usual(facts, module):
+                state = facts.by_module[module][0]
+                yield self.hit(
+                    facts.of_tensor(state),
+                    f"embedding is quantized ({state.tensor.word}) and tied: the output head is too",
+                    fold="quantized",
+                    impact="the output head is as coarse as the embedding",
+                    try_="",
+                    who="reader",
+                    severity="note",
+                    data={"word": state.tensor.word},
+                )
+
+    @staticmethod
+    def _usual(facts: Facts, module: str) -> bool:
+        return facts.by_module[module][0].tensor.family.startswith(TOP_LEVEL_QUANTIZERS)
+
+    @staticmethod
+    def _generates(facts: Facts) -> bool:
+        """Whether the architecture has an output head, and the embedding is of a decoder with layers."""
+        words = facts.config.get("architectures")
+        text = " ".join(map(str, words)) if isinstance(words, list) else ""
+        if text and not any(w in text for w in ("CausalLM", "ConditionalGeneration", "LMHead")):
+            return False
+        return bool(facts.layers)
+
+    def _both(
+        self, facts: Facts, head: StoredTensor, embedding: StoredTensor, where: str
+    ) -> Iterator[Hit]:
+        if head.dtype != embedding.dtype or head.shape != embedding.shape:
+            yield self.hit(
+                Subject(
+                    tensor=head.name,
+                    stored=head.name,
+                    file=facts.file_name(head.file_id),
+                    config_key=where,
+                ),
+                f"config says tied, file has {head.name} {head.dtype} {list(head.shape)} and "
+                f"{embedding.name} {embedding.dtype} {list(embedding.shape)}",
+                fold="forms",
+                impact="readers differ in which of the two makes the logits",
+                try_=f"set {where} to false, or remove {head.name}",
+                severity="disagreement",
+                data={"head": head.dtype, "embedding": embedding.dtype},
+            )
+            return
+        rows = _rows_that_differ(facts, head, embedding)
+        if rows is None:
+            return
+        if rows:
+            yield self.hit(
+                Subject(
+                    tensor=head.name,
+                    stored=head.name,
+                    file=facts.file_name(head.file_id),
+                    byte_range=(head.byte_offset, head.byte_offset + head.nbytes),
+                    config_key=where,
+                ),
+                f"config says tied, file has both and they differ in {rows} of {head.shape[0]} rows",
+                fold="differ",
+                impact="readers that tie use the embedding, the others the head: logits differ",
+                try_=f"set {where} to false, or remove {head.name}",
+                severity="disagreement",
+                data={"rows": rows, "of": head.shape[0]},
+            )
+        else:
+            yield self.hit(
+                facts.of_stored(head, head.name),
+                "tied embeddings are stored twice and equal",
+                fold="equal",
+                impact="none",
+                try_=f"remove {head.name} to save {head.nbytes} bytes",
+                severity="note",
+                data={"nbytes": head.nbytes},
+            )
+
+
+def _rows_that_differ(facts: Facts, one: StoredTensor, two: StoredTensor) -> int | None:
+    """Rows in which two stored tensors of one form differ; None where bytes may not be read."""
+    reader = facts.reader
+    if reader is None or not one.readable or not two.readable or not one.shape or one.nbytes < 1:
+        return None
+    if (one.file_id, one.byte_offset) == (two.file_id, two.byte_offset):
+        return 0
+    row = one.nbytes // one.shape[0]
+    step = max(1, CHUNK_BYTES // max(1, row))
+    stride = max(1, -(-one.nbytes // COMPARE_BYTES))
+    differ = 0
+    try:
+        for start in range(0, one.shape[0], step * stride):
+            count = min(step, one.shape[0] - start)
+            pieces = [
+                np.frombuffer(
+                    reader.read_bytes("plain", t.file_id, t.byte_offset + start * row, count * row),
+                    dtype=np.uint8,
+                ).reshape(count, row)
+                for t in (one, two)
+            ]
+            differ += int((pieces[0] != pieces[1]).any(axis=1).sum())
+    except QuantscopeError:
+        return None
+    return differ
+
+
+class QuantizedEnds(Rule):
+    """The output head or the embedding is quantized."""
+
+    code = "QW011"
+    name = "quantized-ends"
+    kind = "TIED"
+    severity = "note"
+    page = Page(
+        checks="Whether head or embedding are quantized in a family that usually leaves them alone.",
+        why="Engines without a quantized head or embedding refuse the model.",
+        evidence="Stored planes; proved.",
+        proves_not="A fault.",
+        sample="ct-quantized-head",
+        reports=("vllm#44081", "vllm#54304"),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Hit]:
+        """Quantized heads and embeddings."""
+        for module, states in facts.by_module.items():
+            which = "head" if names.is_head(module) else None
+            which = "embedding" if names.is_embedding(module) else which
+            if which is None or states[0].tensor.family.startswith(TOP_LEVEL_QUANTIZERS):
+                continue
+            yield self.hit(
+                facts.of_tensor(states[0]),
+                f"{which} is quantized ({states[0].tensor.word}): few engines support it",
+                fold=which,
+                impact="none for engines that support it",
+                try_="",
+                who="reader",
+                data={"which": which},
+            )
+
+
+class LayersMissing(Rule):
+    """Layer numbers have holes, or fewer layers are stored than declared."""
+
+    code = "QW012"
+    name = "layers-missing"
+    kind = "SUBMODULE"
+    severity = "violation"
+    page = Page(
+        checks="Layer numbers of every stack for holes, and their count against the config.",
+        why="An export that skips a shard can write an index that looks whole.",
+        evidence="Stored names and num_hidden_layers; proved.",
+        proves_not="That the layers that are there are complete: see the rule on modules.",
+        sample="layers-missing",
+        reports=("AReaL#1403",),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Hit]:
+        """Stacks with holes, the main stack against the config."""
+        if facts.incomplete or facts.is_gguf:
+            return
+        main = max(facts.layers, key=lambda s: len(facts.layers[s]), default=None)
+        for stack, layers in facts.layers.items():
+            have = set(layers)
+            gone = sorted(set(range(max(have) + 1)) - have)
+            if gone and len(gone) <= len(have):
+                yield self._hit(stack, gone, f"{len(have)} layers up to {max(have)} are stored")
+            elif stack == main and not gone:
+                yield from self._against_config(facts, stack, have)
+
+    def _against_config(self, facts: Facts, stack: str, have: set[int]) -> Iterator[Hit]:
+        for key in LAYER_KEYS:
+            value, source = facts.model_value(key)
+            if isinstance(value, int) and source is not None and 0 < value < 10_000:
+                gone = sorted(set(range(value)) - have)
+                if gone:
+                    yield self._hit(stack, gone, f"{source} is {value}", str(source), source.file)
+                return
+
+    def _hit(
+        self,
+        stack: str,
+        gone: list[int],
+        beside: str,
+        key: str | None = None,
+        file: str | None = None,
+    ) -> Hit:
+        shown = ", ".join(map(str, gone[:8])) + (", ..." if len(gone) > 8 else "")
+        many = len(gone) > 1
+        return self.hit(
+            Subject(tensor=f"{stack}.{gone[0]}", file=file, config_key=key),
+            f"{'layers' if many else 'layer'} {shown} of {stack} {'are' if many else 'is'} absent; {beside}",
+            fold=stack,
+            impact="the layers stay at random",
+            try_="export the model again",
+            data={"stack": stack, "missing": gone[:200], "count": len(gone)},
+        )
+
+
+class ModulesMissing(Rule):
+    """One layer lacks tensors that the others have."""
+
+    code = "QW013"
+    name = "modules-missing"
+    kind = "SUBMODULE"
+    severity = "violation"
+    page = Page(
+        checks="The set of modules of each layer against the most frequent set of its stack.",
+        why="A module that is absent in one layer stays at random there.",
+        evidence="Stored names; proved for the absence, not for the need: layers of another make are left alone.",
+        proves_not="A hybrid model has layers of several makes.",
+        sample="module-missing",
+        reports=("AReaL#1403",),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Hit]:
+        """Single layers whose modules are a proper part of the usual ones."""
+        if facts.incomplete:
+            return
+        for stack, layers in facts.layers.items():
+            sets = {number: frozenset(_module_words(rest)) for number, rest in layers.items()}
+            counts = Counter(sets.values())
+            if len(sets) < 2 or len(counts) < 2:
+                continue
+            usual = max(counts, key=lambda s: (counts[s], len(s)))
+            for number, own in sets.items():
+                if own < usual and counts[own] == 1 and (counts[usual] > 1 or len(sets) == 2):
+                    gone = sorted(usual - own)
+                    yield self.hit(
+                        Subject(tensor=f"{stack}.{number}.{gone[0]}"),
+                        f"layer {number} of {stack} lacks {', '.join(gone[:6])}; "
+                        f"{counts[usual]} other layers have {'them' if len(gone) > 1 else 'it'}",
+                        fold=f"{stack}|{gone}",
+                        impact="the modules stay at random",
+                        try_="export the model again",
+                        data={"layer": number, "missing": gone[:50]},
+                    )
+
+
+def _module_words(rests: set[str]) -> set[str]:
+    """Modules of a layer, experts folded to one word."""
+    words: set[str] = set()
+    for rest in rests:
+        expert = names.expert_of(rest)
+        words.add(f"{expert.stack}.#" if expert is not None else _module(rest))
+    return words
+
+
+def _module(rest: str) -> str:
+    """The module of a name inside a layer, without the suffix of the plane."""
+    parts = rest.split(".")
+    if len(parts) > 2 and parts[-2] == "weight":
+        return ".".join(parts[:-2])
+    return ".".join(parts[:-1]) or rest
+
+
+class ExpertsMissing(Rule):
+    """Expert numbers have holes or do not reach the declared count."""
+
+    code = "QW014"
+    name = "experts-missing"
+    kind = "SUBMODULE"
+    severity = "violation"
+    page = Page(
+        checks="Numbers of the experts of every layer for holes, against the config and against the other layers.",
+        why="Tokens that are routed to a missing expert get random output.",
+        evidence="Stored names and the config's expert count; proved.",
+        proves_not="That every expert was calibrated.",
+        sample="experts-missing",
+        reports=("TensorRT-LLM#16447",),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Hit]:
+        """Every stack of numbered experts."""
+        if facts.incomplete:
+            return
+        stacks: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        for name in facts.stored:
+            place = names.expert_of(name)
+            if place is not None:
+                stacks[place.stack][place.index].add(place.rest)
+        declared = next(
+            (
+                (value, source)
+                for key in EXPERT_KEYS
+                for value, source in (facts.model_value(key),)
+                if isinstance(value, int) and 0 < value < 100_000
+            ),
+            (None, None),
+        )
+        for stack, experts in stacks.items():
+            wanted = declared[0] if isinstance(declared[0], int) else max(experts) + 1
+            gone = sorted(set(range(wanted)) - set(experts))
+            if gone:
+                beside = f"; {declared[1]} is {wanted}" if declared[1] is not None else ""
+                yield self.hit(
+                    Subject(
+                        tensor=f"{stack}.{gone[0]}",
+                        config_key=str(declared[1]) if declared[1] is not None else None,
+                    ),
+                    f"experts {', '.join(map(str, gone[:8]))} of {stack} are absent{beside}",
+                    fold=f"{stack}",
+                    impact="tokens routed to them get random output",
+                    try_="export the model again",
+                    data={"missing": gone[:200], "have": len(experts)},
+                )
+                continue
+            usual = Counter(frozenset(rest) for rest in experts.values()).most_common(1)[0][0]
+            for number, rest in experts.items():
+                lacking = sorted({_module(r) for r in usual} - {_module(r) for r in rest})
+                if lacking:
+                    yield self.hit(
+                        Subject(tensor=f"{stack}.{number}.{lacking[0]}"),
+                        f"expert {number} of {stack} lacks {', '.join(lacking[:4])}",
+                        fold=f"{stack}|{lacking}",
+                        impact="tokens routed to it get random output",
+                        try_="export the model again",
+                        data={"expert": number, "missing": lacking},
+                    )
+
+
+class MtpMissing(Rule):
+    """Prediction layers are declared and not stored."""
+
+    code = "QW015"
+    name = "mtp-missing"
+    kind = "SUBMODULE"
+    severity = "disagreement"
+    page = Page(
+        checks="num_nextn_predict_layers and its kin against stored MTP blocks.",
+        why="An engine that is told of MTP layers waits for them or speculates with random weights.",
+        evidence="The config and the stored names; proved.",
+        proves_not="That the export was meant to keep them: many drop them on purpose and leave the key.",
+        sample="mtp-missing",
+        reports=("TensorRT-Edge-LLM#167",),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Hit]:
+        """The declared count against layers beyond the main stack and MTP names."""
+        if facts.incomplete or facts.is_gguf:
+            return
+        for key in MTP_KEYS:
+            value, source = facts.model_value(key)
+            if (
+                not isinstance(value, int)
+                or isinstance(value, bool)
+                or value <= 0
+                or source is None
+            ):
+                continue
+            layers, _ = facts.model_value("num_hidden_layers")
+            main = max((len(v) for v in facts.layers.values()), default=0)
+            beyond = isinstance(layers, int) and main >= layers + value
+            named = any(word in name for name in facts.stored for word in MTP_WORDS)
+            if beyond or named or not facts.layers:
+                continue
+            yield self.hit(
+                Subject(config_key=str(source), file=source.file),
+                f"{source} is {value} and no MTP block is stored",
+                fold=str(source),
+                impact="none on the main model; speculative decoding has no weights",
+                try_=f"set {source} to 0",
+                who="config",
+                data={"declared": value},
+            )
+
+
+class OutsideBlocks(Rule):
+    """Quantized modules outside the blocks that are declared quantized."""
+
+    code = "QW016"
+    name = "outside-declared-blocks"
+    kind = "SUBMODULE"
+    severity = "disagreement"
+    page = Page(
+        checks="block_name_to_quantize against the quantized modules.",
+        why="A reader that converts the listed blocks only builds plain layers for the rest.",
+        evidence="The declaration and the stored names; proved.",
+        proves_not="Which of the two was meant.",
+        sample="autoround-outside-blocks",
+    )
+
+    def check(self, facts: Facts) -> Iterator[Hit]:
+        """Modules that no listed block holds."""
+        for section in facts.sections:
+            for key in (
+                "block_name_to_quantize",
+                "to_quant_block_names",
+                "modules_in_block_to_quantize",
+            ):
+                value = section.get(key)
+                blocks = value.split(",") if isinstance(value, str) else value
+                if key == "modules_in_block_to_quantize" or not isinstance(blocks, list):
+                    continue
+                kept = [b.strip() for b in blocks if isinstance(b, str) and b.strip()]
+                extra = section.get("extra_config")
+                named = set(extra) if isinstance(extra, dict) else set()
+                source = section.source(key)
+                for module, states in facts.by_module.items():
+                    if not kept or module in named or any(module.startswith(b) for b in kept):
+                        continue
+                    yield self.hit(
+                        Subject(
+                            tensor=states[0].tensor.name,
+                            file=source.file,
+                            config_key=str(source),
+                        ),
+                        f"quantized, but {source} lists only {', '.join(kept[:4])}",
+                        fold=str(source),
+                        many=f"{{count}} modules are quantized, but {source} lists only {', '.join(kept[:4])}",
+                        impact="readers that convert the listed blocks build plain layers for the others",
+                        try_=f"add the modules' block to {source}",
+                        who="producer",
+                        data={"blocks": kept[:20]},
+                    )
+
+
+RULES = (
+    TiedHead,
+    QuantizedEnds,
+    LayersMissing,
+    ModulesMissing,
+    ExpertsMissing,
+    MtpMissing,
+    OutsideBlocks,
+)
