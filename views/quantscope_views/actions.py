@@ -123,9 +123,14 @@ ACTIONS: tuple[Action, ...] = (
     _action("bytes.copy-python", "copy: Python literal", "Codes and value as Python."),
     _action("bytes.copy-markdown", "copy: Markdown table row", "One row for a ticket."),
     # Compare
-    _action("compare.swap-rules", "what-if: swap the zero rules", "Each side under the other's rule."),
-    _action("compare.choose-other", "run: choose the other checkpoint", "File or folder to compare with."),
-    _action("compare.only-differences", "view: only what differs", "Hide equal rows."),
+    _action("compare.zeros", "view: Zeros", "Zero planes of both sides.", "1"),
+    _action("compare.contracts", "view: Contract differences", "Fields that differ.", "2"),
+    _action("compare.values", "view: Values", "Decoded values of both sides.", "3"),
+    _action("compare.only", "view: Only in one", "Tensors of one side only.", "4"),
+    _action("compare.swap-rules", "what-if: swap the zero rules", "Each side by the other's rule.", "z", "swap rules", 25),
+    _action("compare.choose-other", "run: choose the other checkpoint", "File or folder to compare with.", "o", "other", 24),
+    _action("compare.two-readings", "run: compare two readings", "This checkpoint under the other zero rule."),
+    _action("compare.only-differences", "view: only what differs", "Hide equal rows.", "d", "differs", 23),
     # Report
     _action("report.scope", "export: scope on or off", "Include or leave out.", "space", "scope", 28),
     _action("report.format", "export: next format", "Markdown, JSON, HTML, SARIF.", "f", "format", 27),

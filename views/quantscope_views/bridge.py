@@ -104,15 +104,15 @@ class Bridge:
         """Inspect every byte of every plane."""
         self.start("scan", partial(self._scan_bytes, checkpoint, "deep"), "deep scan")
 
-    def page(self, tensor: str, read: Callable[[CancelToken], Any]) -> None:
-        """Read the bytes around a cursor."""
+    def page(self, channel: str, tensor: str, read: Callable[[CancelToken], Any]) -> None:
+        """Read the bytes around a cursor; panes of different channels do not stop each other."""
 
         def work(token: CancelToken) -> None:
             page = read(token)
             if not token():
-                self.post(messages.PageRead(tensor, page))
+                self.post(messages.PageRead(channel, tensor, page))
 
-        self.start("page", work)
+        self.start(f"page:{channel}", work)
 
     def small(self, key: str, compute: Callable[[CancelToken], Any], title: str = "") -> None:
         """Compute something for one pane; the answer comes as `ResultReady` with the key."""

@@ -87,7 +87,7 @@ class Intake(App[int]):
         """Bytes for the tensor on top."""
         take = getattr(self.screen, "take_page", None)
         if take is not None:
-            take(message.tensor, message.page)
+            take(message.tensor, message.page, message.channel)
 
     def on_result_ready(self, message: messages.ResultReady) -> None:
         """A small result for whoever asked."""

@@ -98,14 +98,15 @@ class JobEnded(Message):
 class PageRead(Message):
     """The bytes around a cursor were read and decoded."""
 
-    def __init__(self, tensor: str, page: BytesPage) -> None:
+    def __init__(self, channel: str, tensor: str, page: BytesPage) -> None:
         super().__init__()
+        self.channel = channel
         self.tensor = tensor
         self.page = page
 
     def can_replace(self, message: Message) -> bool:
-        """Only the newest page counts."""
-        return isinstance(message, PageRead)
+        """Only the newest page of a channel counts."""
+        return isinstance(message, PageRead) and message.channel == self.channel
 
 
 class ResultReady(Message):

@@ -1,22 +1,204 @@
-"""Report: scope by hand, preview, format, where it goes."""
+"""Report: scope by hand, preview, format, where it goes, how to reproduce it."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
+from quantscope.session.events import CancelToken
+from quantscope.session.inspection import Inspection
+from textual.binding import BindingType
+from textual.widget import Widget
+
+from quantscope_views.actions import bindings_for
 from quantscope_views.place import Place
+from quantscope_views.present.report import (
+    FORMS,
+    Preview,
+    ReportChoice,
+    choices_for,
+    foot_lines,
+    preview_lines,
+    preview_of,
+    scope_lines,
+    write_report,
+    written_words,
+)
+from quantscope_views.present.states import PaneState, loading_state
 from quantscope_views.screens.base import BaseScreen
+from quantscope_views.widgets.lines_view import LinesView
+from quantscope_views.widgets.state_pane import StatePane
+
+if TYPE_CHECKING:
+    from quantscope_views.navigation import Navigation
 
 
 class ReportScreen(BaseScreen):
-    """To be filled."""
+    """The ticket, in one minute.
+
+    Args:
+        origin: where the screen was called from; it decides the scope to start with.
+    """
 
     name_in_tabs = "report"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_for("report")]
 
     def __init__(self, origin: Place) -> None:
         super().__init__()
         self._origin = origin
+        self._choice: ReportChoice | None = None
+        self._preview: Preview | None = None
+        self._made_for: Inspection | None = None
+
+    def compose_body(self) -> Iterable[Widget]:
+        """Choices, preview, what it does not claim; or a state."""
+        yield LinesView(id="report-scope", help_topic="report", cursor_on="never", can_focus=False)
+        yield StatePane(id="state")
+        yield LinesView(id="preview", help_topic="report", cursor_on="never")
+        yield LinesView(id="report-foot", cursor_on="never", can_focus=False)
+
+    def on_mount(self) -> None:
+        """The preview scrolls."""
+        super().on_mount()
+        self.query_one("#preview", LinesView).focus()
+
+    def workspace_changed(self, what: str) -> None:
+        """Make the report again where there is a newer inspection."""
+        self.refresh_top()
+        inspection = self.workspace.inspection
+        if inspection is None:
+            self._show_state(
+                loading_state("there is nothing to report before headers are read", None)
+            )
+            return
+        if inspection is not self._made_for:
+            self._made_for = inspection
+            self._choice = self._start_choice(inspection)
+            self._make()
+
+    def _start_choice(self, inspection: Inspection) -> ReportChoice:
+        before = self._choice
+        finding = next((f for f in inspection.findings if f.id == self._origin.finding), None)
+        table = self.workspace.table
+        tensor = self._origin.tensor
+        known = table is not None and tensor in table.position
+        fresh = choices_for(inspection, finding, tensor if known else None)
+        if before is None or len(before.scopes) != len(fresh.scopes):
+            return fresh
+        return msgspec.structs.replace(before, scopes=fresh.scopes)
+
+    def _show_state(self, state: PaneState) -> None:
+        pane = self.query_one("#state", StatePane)
+        pane.display = True
+        self.query_one("#preview").display = False
+        pane.show_state(state)
+
+    def _make(self) -> None:
+        """Render the preview in a worker."""
+        inspection, choice = self._made_for, self._choice
+        if inspection is None or choice is None:
+            return
+        self._preview = None
+        self._show()
+        self.qapp.bridge.small(
+            "preview", lambda token: preview_of(inspection, choice, token), "report preview"
+        )
+
+    def take_result(self, key: str, result: object) -> None:
+        """The preview, or a file, is there."""
+        if key == "preview" and isinstance(result, Preview):
+            self._preview = result
+            self._show()
+        elif key == "write" and isinstance(result, tuple):
+            self.notify(written_words(result), timeout=6, markup=False)
+
+    def _show(self) -> None:
+        choice, preview = self._choice, self._preview
+        if choice is None:
+            return
+        self.query_one("#report-scope", LinesView).show(lambda width: scope_lines(choice, width))
+        path = self.workspace.path or ""
+        self.query_one("#report-foot", LinesView).show(
+            lambda width: foot_lines(choice, preview, path, width)
+        )
+        if preview is None:
+            self._show_state(loading_state("rendering the report", None))
+            return
+        self.query_one("#state").display = False
+        view = self.query_one("#preview", LinesView)
+        view.display = True
+        view.show(lambda width: preview_lines(preview, width))
+        if self.focused is None or self.focused.id != "preview":
+            view.focus()
+
+    def _change(self, choice: ReportChoice) -> None:
+        self._choice = choice
+        self._make()
+
+    def action_scope(self) -> None:
+        """The next scope."""
+        if self._choice is not None:
+            following = (self._choice.scope + 1) % len(self._choice.scopes)
+            self._change(msgspec.structs.replace(self._choice, scope=following))
+
+    def action_format(self) -> None:
+        """The next format."""
+        if self._choice is not None:
+            following = (self._choice.form + 1) % len(FORMS)
+            self._change(msgspec.structs.replace(self._choice, form=following))
+
+    def action_redact(self) -> None:
+        """Leave folder names out, or not."""
+        if self._choice is not None:
+            self._change(msgspec.structs.replace(self._choice, redact=not self._choice.redact))
+
+    def action_write(self) -> None:
+        """Ask where, then write."""
+        from quantscope_views.screens.prompts import PathPrompt
+
+        if self._choice is not None:
+            self.app.push_screen(PathPrompt("write to", self._choice.file_name), self._write)
+
+    def _write(self, path: str | None) -> None:
+        inspection, choice = self._made_for, self._choice
+        if path and inspection is not None and choice is not None:
+            start_write(self.qapp, inspection, choice, path)
+
+    def copy_text(self) -> str:
+        """The whole preview."""
+        return self._preview.text if self._preview is not None else ""
+
+    def place(self) -> Place:
+        """Where it was called from."""
+        return msgspec.structs.replace(self._origin, screen="report")
 
 
-def export_json_now(app: Any) -> None:
-    """Write a JSON report."""
+def start_write(app: Navigation, inspection: Inspection, choice: ReportChoice, path: str) -> None:
+    """Write a report in a worker."""
+    from quantscope.errors import UnreadableError
+
+    def work(token: CancelToken) -> tuple[str, ...]:
+        try:
+            return write_report(inspection, choice, path, token)
+        except OSError as problem:
+            raise UnreadableError(
+                f"{path} cannot be written: {problem.strerror or problem}", source=path
+            ) from problem
+
+    app.bridge.small("write", work, f"write {path}")
+
+
+def export_json_now(app: Navigation) -> None:
+    """Write report.json about the whole checkpoint into the working folder."""
+    inspection = app.workspace.inspection
+    if inspection is None:
+        app.notify("nothing is inspected yet", severity="warning")
+        return
+    choice = choices_for(inspection, None, None)
+    start_write(
+        app,
+        inspection,
+        msgspec.structs.replace(choice, form=1, redact=False),
+        "report.json",
+    )

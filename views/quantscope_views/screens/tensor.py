@@ -163,9 +163,9 @@ class TensorScreen(BaseScreen):
         if key == "zero" and (result is None or isinstance(result, ZeroFacts)):
             self._zero_facts = result
             self._show_zero()
-        elif key == "element":
+        elif key == "element:":
             self.bytes_pane.take_element(result)  # type: ignore[arg-type]
-        elif key == "search":
+        elif key == "search:":
             self.bytes_pane.take_found(result)  # type: ignore[arg-type]
 
     def _show_unclaimed(self, facts: RowFacts) -> None:
@@ -250,7 +250,7 @@ class TensorScreen(BaseScreen):
         else:
             self.query_one(f"#{self.tab}", LinesView).focus()
 
-    def take_page(self, tensor: str, page: BytesPage) -> None:
+    def take_page(self, tensor: str, page: BytesPage, channel: str = "") -> None:
         """Bytes arrived."""
         if tensor == self.tensor_name:
             self.bytes_pane.take_page(page)

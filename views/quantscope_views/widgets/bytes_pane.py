@@ -322,8 +322,9 @@ class NibbleView(StripView):
 class BytesPane(Vertical):
     """Owns the cursor of one tensor; shows codes, or plain hex where nothing decodes them."""
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own parameter
+    def __init__(self, *, id: str | None = None, channel: str = "") -> None:  # noqa: A002
         super().__init__(id=id)
+        self._channel = channel
         self._checkpoint: Checkpoint | None = None
         self._state: TensorState | None = None
         self._choice: ReadingChoice | None = None
@@ -448,7 +449,7 @@ class BytesPane(Vertical):
         def find(token: CancelToken) -> tuple[tuple[int, int], str] | None:
             return element_of_byte(checkpoint, state, choice, file_id, byte_offset, token)
 
-        bridge.small("element", find)
+        bridge.small(f"element:{self._channel}", find)
 
     def owns(self, byte_offset: int) -> bool:
         """Whether a byte belongs to any plane of the tensor."""
@@ -491,7 +492,7 @@ class BytesPane(Vertical):
             return
         self._asked = wanted
         reader = PageReader(self._checkpoint, self._state, self._choice, self._layout)
-        self._bridge.page(self._state.tensor.name, partial(reader.read, wanted))
+        self._bridge.page(self._channel, self._state.tensor.name, partial(reader.read, wanted))
 
     def take_page(self, page: BytesPage) -> None:
         """A page arrived."""
@@ -549,7 +550,7 @@ class BytesPane(Vertical):
         def search(token: CancelToken) -> tuple[int, int] | None:
             return find_next(checkpoint, state, choice, wanted, row, col, token)
 
-        self._bridge.small("search", search, f"search {wanted.replace('_', ' ')}")
+        self._bridge.small(f"search:{self._channel}", search, f"search {wanted.replace('_', ' ')}")
 
     def on_nibble_view_raw_requested(self, message: NibbleView.RawRequested) -> None:
         """Plain hex at the cursor."""

@@ -1,0 +1,268 @@
+"""The Report screen: scope by hand, formats, preview, and making the bytes (off the event loop)."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+import msgspec
+from quantscope.model import Finding
+from quantscope.report.builder import Draft, ReportOptions, build
+from quantscope.report.selection import Selection
+from quantscope.session.inspection import Inspection
+from quantscope.text import inert
+
+from quantscope_views.lines import Line, Span, cut_end, cut_middle, line, rule, wrap
+from quantscope_views.present.words import count_words, size_words
+
+Form = Literal["markdown", "json", "html", "sarif"]
+FORMS: tuple[tuple[Form, str, str], ...] = (
+    ("markdown", "Ticket .md", "ticket.md"),
+    ("json", "json", "report.json"),
+    ("html", "html", "report.html"),
+    ("sarif", "sarif", "report.sarif"),
+)
+PREVIEW_BYTES = 200_000
+"""Preview of a longer report ends here; the file holds all of it."""
+
+
+class ReportScope(msgspec.Struct, frozen=True, kw_only=True):
+    """What a report is about: one of the choices of the screen."""
+
+    kind: Literal["finding", "tensor", "checkpoint"]
+    words: str
+    selection: Selection = Selection()
+
+
+class ReportChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a person chose."""
+
+    scopes: tuple[ReportScope, ...]
+    scope: int = 0
+    form: int = 0
+    redact: bool = True
+    reproducer: bool = False
+
+    @property
+    def chosen(self) -> ReportScope:
+        """The scope chosen."""
+        return self.scopes[self.scope]
+
+    @property
+    def form_name(self) -> Form:
+        """The format chosen."""
+        return FORMS[self.form][0]
+
+    @property
+    def file_name(self) -> str:
+        """Where the file goes by default, in the working folder."""
+        return FORMS[self.form][2]
+
+
+class Preview(msgspec.Struct, frozen=True, kw_only=True):
+    """A rendered report, or its beginning."""
+
+    text: str
+    size: int
+    lines: int
+    cut: bool
+    left_out_tensors: int
+
+
+def choices_for(
+    inspection: Inspection, finding: Finding | None, tensor: str | None
+) -> ReportChoice:
+    """Scopes that fit where the screen was called from, the narrowest useful one chosen."""
+    scopes: list[ReportScope] = []
+    if finding is not None:
+        members = count_words(finding.count, "tensor") if finding.count > 1 else "1 subject"
+        scopes.append(
+            ReportScope(
+                kind="finding",
+                words=f"{finding.code} ({members})",
+                selection=Selection(findings=(finding.id,)),
+            )
+        )
+    if tensor is not None:
+        short = ".".join(tensor.removesuffix(".weight").split(".")[-2:])
+        scopes.append(
+            ReportScope(
+                kind="tensor", words=f"{short} only", selection=Selection(tensors=(tensor,))
+            )
+        )
+    scopes.append(
+        ReportScope(
+            kind="checkpoint",
+            words=f"checkpoint ({count_words(len(inspection.states), 'tensor')})",
+        )
+    )
+    return ReportChoice(scopes=tuple(scopes))
+
+
+def draft_of(
+    inspection: Inspection,
+    choice: ReportChoice,
+    cancelled: Callable[[], bool] | None = None,
+) -> Draft:
+    """The report of a choice, judged again for what the selection leaves.
+
+    Raises:
+        CancelledError: stopped while hashing.
+        UsageError: the finding is gone.
+    """
+    from quantscope.rules.catalogue import judge
+
+    options = ReportOptions(
+        selection=choice.chosen.selection,
+        redact_paths=choice.redact,
+        command="quantscope (app)",
+    )
+    return build([inspection], options, judge=judge, cancelled=cancelled)
+
+
+def rendered(draft: Draft, form: Form) -> Iterable[bytes]:
+    """Bytes of a report in pieces."""
+    from quantscope.cli.report import rendered as render
+
+    return render(draft, form)
+
+
+def preview_of(
+    inspection: Inspection,
+    choice: ReportChoice,
+    cancelled: Callable[[], bool] | None = None,
+) -> Preview:
+    """Render a report and keep its beginning."""
+    draft = draft_of(inspection, choice, cancelled)
+    kept: list[bytes] = []
+    size = lines = held = 0
+    for piece in rendered(draft, choice.form_name):
+        size += len(piece)
+        lines += piece.count(b"\n")
+        if held < PREVIEW_BYTES:
+            kept.append(piece)
+            held += len(piece)
+    text = b"".join(kept)[:PREVIEW_BYTES].decode("utf-8", "replace")
+    named = choice.chosen.selection
+    return Preview(
+        text=text,
+        size=size,
+        lines=lines,
+        cut=size > PREVIEW_BYTES,
+        left_out_tensors=_left_out(inspection, choice) if named else 0,
+    )
+
+
+def _left_out(inspection: Inspection, choice: ReportChoice) -> int:
+    from quantscope.report.selection import narrow
+
+    return narrow(inspection, choice.chosen.selection).tensors_left_out
+
+
+def write_report(
+    inspection: Inspection,
+    choice: ReportChoice,
+    path: str,
+    cancelled: Callable[[], bool] | None = None,
+) -> tuple[str, ...]:
+    """Write a report atomically, and the reproducer beside it where wanted.
+
+    Returns:
+        Paths written.
+
+    Raises:
+        OSError: the file cannot be written.
+        UsageError: the path lies inside the checkpoint, which is never written to.
+    """
+    from quantscope.errors import UsageError
+
+    root = os.path.realpath(inspection.checkpoint.opened.root)
+    target = os.path.realpath(path)
+    if os.path.isdir(root) and os.path.commonpath([root, target]) == root and root != os.getcwd():
+        raise UsageError(
+            "a report is not written into the checkpoint", hint="choose another folder", source=path
+        )
+    draft = draft_of(inspection, choice, cancelled)
+    folder = os.path.dirname(target) or "."
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".quantscope-")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            for piece in rendered(draft, choice.form_name):
+                stream.write(piece)
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return (path,)
+
+
+def scope_lines(choice: ReportChoice, width: int) -> list[Line]:
+    """The two lines of choices."""
+    spans = [Span(" Report    scope", "head")]
+    for number, scope in enumerate(choice.scopes):
+        mark = "[x]" if number == choice.scope else "[ ]"
+        tone = "strong" if number == choice.scope else "plain"
+        spans.append(Span(f" {mark} {inert(scope.words)} ", tone))
+    forms = [Span(" ")]
+    for number, (_, title, _) in enumerate(FORMS):
+        chosen = number == choice.form
+        forms.append(Span(f"[{title}]" if chosen else f" {title} ", "strong" if chosen else "dim"))
+    hide = "[x]" if choice.redact else "[ ]"
+    forms.append(Span(f"     hide folders {hide}"))
+    return [
+        Line(
+            spans=tuple(spans),
+            about=("space: the next scope; a report claims nothing beyond its scope",),
+            action="report.scope",
+        ),
+        Line(
+            spans=tuple(forms),
+            about=(
+                "f: the next format; folders of this machine are left out unless asked for",
+                "with runs: none ran in this session",
+            ),
+            action="report.format",
+        ),
+    ]
+
+
+def preview_lines(preview: Preview, width: int) -> list[Line]:
+    """The report as text; headings stand out, nothing is interpreted."""
+    lines: list[Line] = []
+    for raw in preview.text.splitlines():
+        tone = "strong" if raw.startswith("#") else "plain"
+        lines += [line((f" {piece}", tone)) for piece in wrap(inert(raw), width - 2)]
+    if preview.cut:
+        lines.append(line((" the preview ends here; the file holds all of it", "dim")))
+    return lines
+
+
+def foot_lines(choice: ReportChoice, preview: Preview | None, path: str, width: int) -> list[Line]:
+    """What the report does not claim, and how to check it again later."""
+    size = (
+        f"{count_words(preview.lines, 'line')}, {size_words(preview.size)}"
+        if preview is not None
+        else "being made"
+    )
+    name = choice.file_name
+    recheck = "report.json" if choice.form_name != "json" else name
+    left_out = (
+        f"about the {preview.left_out_tensors} other quantized tensors, nor "
+        if preview is not None and preview.left_out_tensors
+        else ""
+    )
+    shown = cut_middle(inert(path), 40)
+    rows = (
+        f" claims nothing {left_out}about model quality",
+        f" goes to:  {os.path.join(os.getcwd(), name) if not choice.redact else name}   (w: write)",
+        f" later:  quantscope recheck {recheck} {shown}    exit 1 if it differs",
+        f" in CI:  quantscope scan {shown} --fail-on disagreement",
+    )
+    return [rule(size, width), *(line((cut_end(row, width), "dim")) for row in rows)]
+
+
+def written_words(paths: Sequence[str]) -> str:
+    """What was written."""
+    return "written: " + ", ".join(paths)
