@@ -52,10 +52,15 @@ class CodeWindows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def code_windows(plane: Plane, reader: PlaneReader, *, everything: bool) -> CodeWindows | None:
-    """Statistics over the bytes of a contiguous code plane; None where its bytes are not in one piece."""
-    if len(plane.spans) != 1 or plane.spans[0].count != 1 or plane.nbytes <= 0:
+    """Statistics over the bytes of a code plane, for a field of block structs over the whole blocks.
+
+    None where the bytes are not in one piece.
+    """
+    if len(plane.spans) != 1 or plane.nbytes <= 0:
         return None
-    runs = _runs(plane.nbytes, everything)
+    span = plane.spans[0]
+    total = (span.count - 1) * span.stride_bytes + span.nbytes
+    runs = _runs(total, everything)
     histogram = np.zeros(256, dtype=np.int64)
     entropies: list[Array] = []
     places: list[Array] = []
@@ -76,7 +81,7 @@ def code_windows(plane: Plane, reader: PlaneReader, *, everything: bool) -> Code
     result = CodeWindows(
         stored_name=plane.stored_name,
         file_id=plane.file_id,
-        bytes_total=plane.nbytes,
+        bytes_total=total,
         bytes_examined=examined,
         window_bytes=WINDOW_BYTES,
         entropy=float(_entropy(histogram[None, :])[0]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quantscope.infer.solver import claim_fits
+from quantscope.infer.solver import compatible
 from quantscope.model import Claim, Json, Severity, Subject
 from quantscope.rules.base import Hit, Page, Rule
 from quantscope.rules.facts import Facts
@@ -74,9 +74,7 @@ class SourcesContradict(Rule):
 def _rivals(claims: tuple[Claim, ...]) -> tuple[Claim, Claim] | None:
     for number, first in enumerate(claims):
         for second in claims[number + 1 :]:
-            if first.source != second.source and not (
-                claim_fits(first.value, second.value) or claim_fits(second.value, first.value)
-            ):
+            if first.source != second.source and not compatible(first.value, second.value):
                 return first, second
     return None
 

@@ -29,10 +29,8 @@ FP8_SCALE_NAMES = (
     "wscales",
 )
 
-UNFUSED_FP8 = frozenset(
-    {"compressed-tensors", "llm-compressor", "auto-round", "quark", "gptqmodel"}
-)
-"""Producers that keep one FP8 scale a module; engines requantize when they fuse."""
+FP4_WORDS = ("e2m1", "fp4", "nvfp4")
+"""Elements whose second-level scale engines share over fused modules."""
 
 
 def single(state: TensorState) -> tuple[Plane, PlaneStats] | None:
@@ -79,6 +77,9 @@ class FusedSiblings(Rule):
             if ratio < SAME:
                 continue
             state, plane, _ = known[0]
+            element = state.reading.element if state.reading is not None else ""
+            if not element.startswith((*FP4_WORDS, "e4m3")):
+                continue
             words = "/".join(names.last(s.tensor.module) for s, _, _ in known)
             distinct = len({round(v, 12) for v in values})
             level = "second" if plane.role == "scale2" else "tensor"
@@ -105,12 +106,10 @@ class FusedSiblings(Rule):
     def _severity(facts: Facts, state: TensorState, plane: Plane) -> Severity:
         if facts.is_gguf or "comfy" in state.tensor.word:
             return "note"
-        if plane.role == "scale2" or plane.suffix in ("weight_global_scale", "weight_scale_2"):
+        element = state.reading.element if state.reading is not None else ""
+        if element.startswith(FP4_WORDS):
             return "warning"
-        unfused = (
-            facts.producers & UNFUSED_FP8 or "fp8" in facts.methods or "quanto" in state.tensor.word
-        )
-        return "note" if unfused else "warning"
+        return "note" if facts.sections else "warning"
 
 
 class FusedOnDisk(Rule):
