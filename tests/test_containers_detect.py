@@ -140,6 +140,15 @@ def test_shards_without_index_are_one_set_and_missing_ones_are_told(tmp_path: Pa
     assert _tensors(opened) == ["b"]
 
 
+def test_shards_of_the_usual_name_win_over_larger_ones(tmp_path: Path) -> None:
+    for name in SHARDS:
+        _save(tmp_path / name, name)
+        _save(tmp_path / name.replace("model", "extra"), name, size=999)
+    opened = _open(tmp_path)
+    assert _names(opened) == list(SHARDS)
+    assert opened.variants == ("extra-00001-of-00002.safetensors",)
+
+
 def test_a_name_in_two_shards_of_a_set_is_told(tmp_path: Path) -> None:
     for name in SHARDS:
         _save(tmp_path / name, "same")
@@ -390,6 +399,14 @@ def test_shard_names_cannot_leave_the_folder(name: str, sharded: Path) -> None:
     assert _names(opened) == [SHARDS[0]]
 
 
+def test_a_name_that_climbs_and_comes_back_is_refused_too(sharded: Path) -> None:
+    (sharded / "sub").mkdir()
+    _index(sharded, {"a.weight": SHARDS[0], "c.weight": f"sub/../{SHARDS[1]}"})
+    opened = _open(sharded)
+    assert "climbs" in _issue(opened, "index-name-outside").message
+    assert _names(opened) == [SHARDS[0]]
+
+
 def test_a_link_out_of_the_folder_is_not_followed_by_an_index(sharded: Path) -> None:
     outside = _save(sharded.parent / "secret.safetensors", "c.weight", "d.weight")
     (sharded / SHARDS[1]).unlink()
@@ -628,7 +645,9 @@ def test_config_files_are_read_and_hashed(tmp_path: Path) -> None:
     assert by_name["config.json"].data == {"quantization_config": {"bits": 4}}
     assert by_name["tokenizer.json"].data is None
     assert by_name["tokenizer.json"].sha256 == hashlib.sha256(b'{"big": 1}').hexdigest()
-    assert by_name["recipe.yaml"].data == {"default_stage": {"a": {"bits": 4, "when": "2020-01-01"}}}
+    assert by_name["recipe.yaml"].data == {
+        "default_stage": {"a": {"bits": 4, "when": "2020-01-01"}}
+    }
     for config in opened.configs:
         assert config.sha256 == hashlib.sha256((tmp_path / config.name).read_bytes()).hexdigest()
     assert not opened.issues
