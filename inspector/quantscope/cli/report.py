@@ -96,8 +96,10 @@ def command(
         baseline=baseline,
     )
     wanted = tuple(part.strip() for part in (runs or "").split(",") if part.strip())
+    options.scope  # noqa: B018  (refuses options that exclude each other before anything is read)
+    judge = running.judge_of(options)
     with running.opened(path) as checkpoint:
-        inspection = running.inspect_opened(checkpoint, options)
+        inspection = running.inspect_opened(checkpoint, options, judge)
         gates: dict[Any, Any] = {}
         if base is not None:
             from quantscope.cli.against_base import base_gates
@@ -117,7 +119,7 @@ def command(
                 external_evidence=claimed,
                 **extra,
             ),
-            judge=running.judge_of(options),
+            judge=judge,
         )
         chosen = form or _BY_ENDING.get(os.path.splitext(out)[1].lower(), "json")
         _write(out, rendered(draft, chosen))

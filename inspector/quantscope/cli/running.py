@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from quantscope.session.inspection import Inspection
     from quantscope.session.pipeline import Scope
 
+    Judge = Callable[[Inspection], Inspection]
+
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How much to read and which rules to run."""
@@ -71,14 +73,15 @@ def opened(path: str) -> Iterator[Checkpoint]:
         yield checkpoint
 
 
-def judge_of(options: RunOptions) -> Callable[[Inspection], Inspection]:
-    """The rules as a function over inspections, with the selection and the baseline in place."""
+def judge_of(options: RunOptions) -> Judge:
+    """The rules as a function over inspections, with the selection and the baseline in place.
+
+    Raises:
+        UsageError: the baseline cannot be read.
+    """
     from pathlib import Path
 
-    try:
-        from quantscope.rules.catalogue import judge
-    except ModuleNotFoundError:
-        return lambda inspection: inspection
+    from quantscope.rules.catalogue import judge
     from quantscope.rules.suppress import load_suppressions
 
     suppressions = load_suppressions(Path(options.baseline)) if options.baseline else ()
@@ -94,7 +97,9 @@ def judge_of(options: RunOptions) -> Callable[[Inspection], Inspection]:
     return run
 
 
-def inspect_opened(checkpoint: Checkpoint, options: RunOptions) -> Inspection:
+def inspect_opened(
+    checkpoint: Checkpoint, options: RunOptions, judge: Judge | None = None
+) -> Inspection:
     """A judged inspection; Ctrl-C ends it early and keeps what it has."""
     from quantscope.session.pipeline import inspect
 
@@ -102,7 +107,7 @@ def inspect_opened(checkpoint: Checkpoint, options: RunOptions) -> Inspection:
         return inspect(
             checkpoint,
             options.scope,
-            judge=judge_of(options),
+            judge=judge or judge_of(options),
             progress=None if options.quiet else diagnostics.progress,
             cancelled=stopped,
         )

@@ -14,6 +14,7 @@ from quantscope.cli.running import RunOptions
 from quantscope.errors import QuantscopeError
 
 if TYPE_CHECKING:
+    from quantscope.cli.running import Judge
     from quantscope.report.builder import Draft
     from quantscope.session.inspection import Inspection
 
@@ -91,8 +92,9 @@ def scan(
     from quantscope.report.builder import ReportOptions, build
 
     options.scope  # noqa: B018  (refuses options that exclude each other before anything is read)
+    judge = running.judge_of(options)
     with ExitStack() as stack:
-        inspections, failed = _inspect_all(paths, options, stack)
+        inspections, failed = _inspect_all(paths, options, judge, stack)
         if not inspections:
             return ExitCode.COULD_NOT_RUN
         gates = {}
@@ -117,14 +119,14 @@ def scan(
 
 
 def _inspect_all(
-    paths: Sequence[str], options: RunOptions, stack: ExitStack
+    paths: Sequence[str], options: RunOptions, judge: Judge, stack: ExitStack
 ) -> tuple[list[Inspection], list[tuple[str, str]]]:
     inspections: list[Inspection] = []
     failed: list[tuple[str, str]] = []
     for path in paths:
         try:
             checkpoint = stack.enter_context(running.opened(path))
-            inspections.append(running.inspect_opened(checkpoint, options))
+            inspections.append(running.inspect_opened(checkpoint, options, judge))
         except QuantscopeError as problem:
             if problem.exit_code != ExitCode.COULD_NOT_RUN:
                 raise

@@ -31,6 +31,8 @@ from quantscope.text import cut_middle, inert
 WIDTH = 100
 """Columns where stdout is no terminal."""
 MAX_NOTES = 10
+TELLING_NUMBERS = ("mean_", "worst_", "readings_left", "stored_", "modules_")
+"""Beginnings of the names of the numbers that the short text shows; `show` has all of them."""
 _LABEL = 10
 
 
@@ -70,14 +72,15 @@ def _headings(report: Report, columns: int) -> Iterator[str]:
             f"{report.scope.tensors_quantized} of {report.scope.tensors_total} tensors quantized"
         )
         tail = f"{share}   " if len(report.inputs) == 1 else ""
-        text = f"{cut_middle(inert(entry.path), 40)}   {kinds or 'nothing quantized'}   {tail}{bytes_words(size)}"
-        yield text if len(text) <= columns else cut_middle(text, columns)
+        rest = f"   {kinds or 'nothing quantized'}   {tail}{bytes_words(size)}"
+        path = cut_middle(inert(entry.path), max(20, columns - len(rest)))
+        yield _cut_end(path + rest, columns)
     bits = report.summary.bits_per_weight.effective
     parts = [f"{report.summary.parameters:,} parameters"]
     if bits is not None:
         parts.append(f"{bits:.2f} bits/weight where quantized")
     identity = report.identity["producer"]
-    if not isinstance(identity, str):
+    if not isinstance(identity, str) and len(report.inputs) == 1:
         version = report.identity["producer_version"]
         shown = "" if isinstance(version, str) else f" {version.value}"
         parts.append(f"says it was written by {inert(str(identity.value))}{inert(shown)}")
@@ -185,7 +188,9 @@ def _field_lines(field: str, entry: TensorEntry, columns: int) -> Iterator[str]:
     for step in known.evidence:
         if step.supports and step.strength is not None:
             numbers = ", ".join(
-                f"{key} {number_words(value)}" for key, value in step.numbers.items()
+                f"{key} {number_words(value)}"
+                for key, value in step.numbers.items()
+                if key.startswith(TELLING_NUMBERS)
             )
             sample = (
                 f"{step.sample.examined} of {step.sample.total} {step.sample.unit}"
@@ -293,8 +298,8 @@ def _closing(report: Report, needing: Sequence[FindingEntry]) -> str:
 
 def _rule(title: str, columns: int, right: str = "") -> str:
     left = f"- {title} "
-    right = f" {right}" if right else ""
-    return left + "-" * max(2, columns - len(left) - len(right)) + inert(right)
+    shown = f" {cut_middle(inert(right), columns - len(left) - 4)}" if right else ""
+    return left + "-" * max(2, columns - len(left) - len(shown)) + shown
 
 
 def _row(label: str, text: str) -> str:

@@ -226,15 +226,15 @@ def _readers(finding: Finding, state: TensorState | None) -> list[str]:
     if state is None or finding.subject.field != "zero_convention":
         return []
     right = state.contract.value("zero_convention")
-    lines = []
+    said: dict[str, list[str]] = {}
     for stance in state.stances:
-        if stance.action == "uses":
-            said = "reads it rightly" if stance.value == right else "reads it wrongly"
-        else:
-            said = stance.action
-        words = f" ({stance.words})" if stance.words else ""
-        lines.append(f"{stance.reader} {stance.version}: {said}{words}")
-    return lines
+        verdict = {"ignores": "ignores the zeros", "refuses": "refuses"}.get(stance.action)
+        if verdict is None:
+            verdict = "reads it rightly" if stance.value == right else "reads it wrongly"
+        why = f" ({stance.words})" if stance.words and stance.action != "uses" else ""
+        said.setdefault(verdict, []).append(f"{stance.reader} {stance.version}{why}")
+    order = ("reads it wrongly", "ignores the zeros", "refuses", "reads it rightly")
+    return [f"{verdict}: {', '.join(said[verdict])}" for verdict in order if verdict in said]
 
 
 def _example(state: TensorState | None, inspection: Inspection, finding: Finding) -> Example | None:

@@ -17,8 +17,16 @@ _FENCES = re.compile(r"`+")
 
 
 def code(text: str, limit: int = MAX_CODE) -> str:
-    """A code span that nothing inside can end; pipes as visible escapes, for tables split on them."""
-    shown = cut_middle(inert(text), limit).replace("|", "\\u{7c}")
+    """A code span that nothing inside can end."""
+    return _span(cut_middle(inert(text), limit))
+
+
+def cell(text: str, limit: int = MAX_CODE) -> str:
+    """A code span for a table cell: pipes, on which tables are split, as visible escapes."""
+    return _span(cut_middle(inert(text), limit).replace("|", "\\u{7c}"))
+
+
+def _span(shown: str) -> str:
     if not shown.strip():
         return "` `"
     longest = max((len(run) for run in _FENCES.findall(shown)), default=0)

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from itertools import islice
 
-from quantscope.report.inert_markup import code, prose
+from quantscope.report.inert_markup import cell, code, prose
 from quantscope.report.lookup import entry_of, example_words, members_of
 from quantscope.report.schema import FindingEntry, Report, TensorEntry
 from quantscope.report.words import (
@@ -93,7 +93,7 @@ def _finding(finding: FindingEntry, report: Report, heading: str) -> Iterator[st
     if finding.example is not None:
         yield from _bullet("Example", code(example_words(finding), 300))
     for reader in finding.readers[:MAX_READERS]:
-        yield from _bullet("Reader", prose(reader))
+        yield from _bullet("Readers", prose(reader))
     if finding.try_:
         yield f"- **Try** {prose(finding.try_)} (not applied, not tried here)"
     if finding.would_settle:
@@ -119,16 +119,16 @@ def _table(finding: FindingEntry, entry: TensorEntry) -> Iterator[str]:
             file = claim.source.partition("#")[0]
             declared.setdefault(value_words(field, claim.value), []).append(file)
         claims = "; ".join(
-            f"{code(value)} ({', '.join(code(f, 60) for f in list(dict.fromkeys(files))[:3])})"
+            f"{cell(value)} ({', '.join(cell(f, 60) for f in list(dict.fromkeys(files))[:3])})"
             for value, files in declared.items()
         )
         inferred = "-"
         if known.inferred is not None:
             strength = STRENGTH_WORDS[known.inferred.strength]
-            inferred = f"{code(value_words(field, known.inferred.value))} ({strength})"
+            inferred = f"{cell(value_words(field, known.inferred.value))} ({strength})"
         if claims or (known.inferred is not None and known.inferred.strength != "convention"):
             mark = "**" if field == own else ""
-            yield f"| {mark}{prose(field)}{mark} | {claims or 'not stated'} | {inferred} |"
+            yield f"| {mark}{cell(field)}{mark} | {claims or 'not stated'} | {inferred} |"
 
 
 def _where(finding: FindingEntry) -> str:
