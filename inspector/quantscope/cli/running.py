@@ -17,6 +17,7 @@ from quantscope.cli import diagnostics
 
 if TYPE_CHECKING:
     from quantscope.checkpoint import Checkpoint
+    from quantscope.rules.suppress import Suppression
     from quantscope.session.inspection import Inspection
     from quantscope.session.pipeline import Scope
 
@@ -79,12 +80,9 @@ def judge_of(options: RunOptions) -> Judge:
     Raises:
         UsageError: the baseline cannot be read.
     """
-    from pathlib import Path
-
     from quantscope.rules.catalogue import judge
-    from quantscope.rules.suppress import load_suppressions
 
-    suppressions = load_suppressions(Path(options.baseline)) if options.baseline else ()
+    suppressions = _baseline(options.baseline) if options.baseline else ()
 
     def run(inspection: Inspection) -> Inspection:
         return judge(
@@ -95,6 +93,21 @@ def judge_of(options: RunOptions) -> Judge:
         )
 
     return run
+
+
+def _baseline(path: str) -> tuple[Suppression, ...]:
+    """Entries of a baseline that are in force; those that are not any more are named on stderr."""
+    import datetime
+    from pathlib import Path
+
+    from quantscope.rules.suppress import load_suppressions
+
+    today = datetime.datetime.now(datetime.UTC).date()
+    entries = load_suppressions(Path(path), datetime.date.min)
+    for entry in entries:
+        if entry.expires is not None and entry.expires < today:
+            diagnostics.message(f"baseline: {entry.id} expired on {entry.expires}; it counts again")
+    return tuple(e for e in entries if e.expires is None or e.expires >= today)
 
 
 def inspect_opened(

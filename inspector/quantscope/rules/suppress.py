@@ -27,8 +27,8 @@ class Suppression(msgspec.Struct, frozen=True, kw_only=True):
 def load_suppressions(path: Path, today: datetime.date | None = None) -> tuple[Suppression, ...]:
     """Read a suppression list.
 
-    A TOML file holds `[[suppress]]` tables with `id`, `reason` and an optional date `expires`; a JSON file
-    is a report whose findings are accepted as they stand.
+    A TOML file holds `[[suppress]]` tables with `id` (or `finding`), `reason` and an optional date
+    `expires`; a JSON file is a report whose findings are accepted as they stand.
 
     Args:
         path: the file.
@@ -63,9 +63,15 @@ def _from_toml(raw: bytes) -> list[Suppression]:
             expires = datetime.date.fromisoformat(expires)
         if isinstance(expires, datetime.datetime):
             expires = expires.date()
-        if not isinstance(table.get("id"), str) or not str(table.get("reason", "")).strip():
+        name = table.get("id", table.get("finding"))
+        if not isinstance(name, str) or not str(table.get("reason", "")).strip():
             raise ValueError("an entry lacks an id or a reason")
-        found.append(Suppression(id=table["id"], reason=str(table["reason"]), expires=expires))
+        odd = sorted(set(table) - {"id", "finding", "reason", "expires"})
+        if odd:
+            raise ValueError(f"an entry has the unknown key {odd[0]}")
+        if expires is not None and not isinstance(expires, datetime.date):
+            raise ValueError("expires is no date")
+        found.append(Suppression(id=name, reason=str(table["reason"]), expires=expires))
     return found
 
 
@@ -79,6 +85,17 @@ def _from_json(raw: bytes) -> list[Suppression]:
         for item in findings
         if isinstance(item, dict) and "id" in item
     ]
+
+
+def suppression_text(finding_id: str, reason: str, expires: datetime.date | None) -> str:
+    """A `[[suppress]]` table to append to a suppression list."""
+
+    def quoted(text: str) -> str:
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+
+    until = f"expires = {expires.isoformat()}\n" if expires is not None else ""
+    return f"[[suppress]]\nid = {quoted(finding_id)}\nreason = {quoted(reason)}\n{until}"
 
 
 def split_suppressed(
