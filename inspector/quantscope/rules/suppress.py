@@ -92,7 +92,7 @@ def suppression_text(finding_id: str, reason: str, expires: datetime.date | None
 
     def quoted(text: str) -> str:
         escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+        return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
 
     until = f"expires = {expires.isoformat()}\n" if expires is not None else ""
     return f"[[suppress]]\nid = {quoted(finding_id)}\nreason = {quoted(reason)}\n{until}"
