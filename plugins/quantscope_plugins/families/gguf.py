@@ -110,7 +110,7 @@ class Gguf(FamilyBase):
             if len(stored.shape) == 3 and "_exps" in stored.name:
                 part = Slice(kind="expert", index=expert, count=experts, n_rows=n_out)
                 name = f"{stored.name}[{expert}]"
-            planes = [*_block_planes(index, stored, n_out, expert, experts)]
+            planes = [*block_planes(index, stored, n_out, expert, experts)]
             outer = _scale_plane(index, stored, expert, experts)
             if outer is not None:
                 planes.append(outer)
@@ -378,7 +378,7 @@ def _rows(shape: tuple[int, ...]) -> int:
     return rows
 
 
-def _block_planes(
+def block_planes(
     index: TensorIndex, stored: StoredTensor, n_out: int, expert: int, experts: int
 ) -> Iterator[Plane]:
     """Fields of the block struct as strided planes; the whole tensor where the struct is not known."""

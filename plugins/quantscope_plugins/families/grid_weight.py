@@ -180,7 +180,7 @@ class GridWeight(FamilyBase):
         spread = column_groups(tensor, reading, window.cols, reader)
         if spread is not None:
             return self._spread(tensor, reading, window, reader, stored, spread)
-        values, groups = self.scales(tensor, level, scale, window, reader)
+        values, groups = self.read_scales(tensor, reading, window, reader)
         stored_zero = None
         if zero is not None:
             stored_zero, _ = self.scales(tensor, level, zero, window, reader, raw=True)
@@ -220,6 +220,14 @@ class GridWeight(FamilyBase):
             group_of_column=spread - used.start,
             scale_divides=(reading.scale[0].direction == "divide",),
         )
+
+    def read_scales(
+        self, tensor: LogicalTensor, reading: Reading, window: Window, reader: PlaneReader
+    ) -> tuple[Array, Array]:
+        """Scales of a window and the group of each column."""
+        scale = tensor.plane("scale")
+        assert scale is not None
+        return self.scales(tensor, reading.group[0], scale, window, reader)
 
     def scales(
         self,
