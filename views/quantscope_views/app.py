@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from textual.app import App
@@ -26,10 +25,22 @@ FILE_WATCH_S = 5.0
 """How often the files are compared with what they were when opened."""
 
 
-def _palette() -> Iterable[type[Provider]]:
-    from quantscope_views.palette import PROVIDERS
+def _actions_provider() -> type[Provider]:
+    from quantscope_views.palette import ActionProvider
 
-    return PROVIDERS
+    return ActionProvider
+
+
+def _tensors_provider() -> type[Provider]:
+    from quantscope_views.palette import TensorProvider
+
+    return TensorProvider
+
+
+def _rules_provider() -> type[Provider]:
+    from quantscope_views.palette import RuleProvider
+
+    return RuleProvider
 
 
 class QuantscopeApp(Navigation):
@@ -46,7 +57,7 @@ class QuantscopeApp(Navigation):
     TITLE = "quantscope"
     CSS_PATH = "styles/app.tcss"
     ENABLE_COMMAND_PALETTE = True
-    COMMANDS: ClassVar[set[Any]] = {_palette}
+    COMMANDS: ClassVar[set[Any]] = {_actions_provider, _tensors_provider, _rules_provider}
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_for("app")]
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (100, "-normal"), (160, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (15, "-short"), (24, "-tall")]  # noqa: RUF012

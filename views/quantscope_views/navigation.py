@@ -78,7 +78,7 @@ class Navigation(Intake):
 
     def action_go_back(self) -> None:
         """Back; at the bottom nothing happens."""
-        if len(self.screen_stack) > 2:
+        if len(self.screen_stack) > 1:
             self.pop_screen()
 
     def on_top_line_tab_clicked(self, message: TopLine.TabClicked) -> None:
@@ -115,11 +115,22 @@ class Navigation(Intake):
             return
         if screen is not None and self.screen is screen:
             self.pop_screen()
+        if tab is None and finding is not None:
+            tab = self._tab_of(finding)
         self.push_screen(
             TensorScreen(
                 name, tab=tab or "contract", at=at, byte_offset=byte_offset, finding=finding
             )
         )
+
+    def _tab_of(self, finding_id: str) -> Tab:
+        """The tab that shows what a finding is about."""
+        finding = next((f for f in self.workspace.findings if f.id == finding_id), None)
+        if finding is None:
+            return "contract"
+        if finding.subject.byte_range is not None or finding.subject.field == "scale":
+            return "bytes"
+        return "zero" if finding.subject.field == "zero_convention" else "contract"
 
     def _tensor_screen(self) -> TensorScreen | None:
         from quantscope_views.screens.tensor import TensorScreen
@@ -155,9 +166,7 @@ class Navigation(Intake):
         name = subject.tensor or (known[0] if known else subject.stored)
         offset = subject.byte_range[0] if subject.byte_range else None
         if name is not None and table is not None and name in table.position:
-            tab: Tab = "zero" if subject.field == "zero_convention" else "contract"
-            if byte or offset is not None:
-                tab = "bytes"
+            tab: Tab = "bytes" if byte else self._tab_of(finding.id)
             self.open_tensor(name, tab=tab, byte_offset=offset, finding=finding.id)
         elif (file_id := self._file_id(subject.file)) is not None:
             self.show_raw(file_id, offset or 0)

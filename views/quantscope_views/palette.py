@@ -89,5 +89,3 @@ class RuleProvider(Provider):
             if score > 0:
                 yield Hit(score, Content(text), partial(app.show_rule, rule.code))
 
-
-PROVIDERS: tuple[type[Provider], ...] = (ActionProvider, TensorProvider, RuleProvider)

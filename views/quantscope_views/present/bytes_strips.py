@@ -47,6 +47,8 @@ def _strip(
     for piece in pieces_of(spans, big):
         mark_bits(marks, low, nbytes, piece.address, piece.width, CURSOR)
     suffix = plane.suffix if plane is not None else role
+    if role.startswith("minimum") and "min" not in suffix:
+        suffix += " min"
     raw = field_value(spans, low, data, big)
     value, note = _value(role, spans, plane, data, raw, reading)
     return PlaneStrip(

@@ -88,21 +88,22 @@ def _field_lines(field: FieldState, columns: tuple[int, int, int], ascii_only: b
 def _declared_words(field: FieldState) -> str:
     if not field.declared:
         return "-"
-    by_value: dict[str, list[str]] = {}
+    by_value: dict[str, dict[str, list[str]]] = {}
     for claim in field.declared:
-        by_value.setdefault(value_words(field.field, claim.value), []).append(_source_words(claim))
-    return "; ".join(
-        f"{value} ({', '.join(dict.fromkeys(sources))})" for value, sources in by_value.items()
-    )
+        key = claim.source.pointer.rpartition("/")[2]
+        if ":" in key:
+            key = f"tensor {key.rpartition(':')[2]}"
+        if claim.basis == "by_definition":
+            key += " by def."
+        files = by_value.setdefault(value_words(field.field, claim.value), {}).setdefault(key, [])
+        file = cut_middle(claim.source.file.removesuffix(".json"), 20)
+        if file not in files:
+            files.append(file)
+    return "; ".join(f"{value} ({_keys_words(keys)})" for value, keys in by_value.items())
 
 
-def _source_words(claim: object) -> str:
-    from quantscope.model import Claim
-
-    assert isinstance(claim, Claim)
-    key = claim.source.pointer.rpartition("/")[2]
-    file = claim.source.file.removesuffix(".json")
-    return f"{file}: {key}" + (" by def." if claim.basis == "by_definition" else "")
+def _keys_words(keys: dict[str, list[str]]) -> str:
+    return "; ".join(f"{key}: {', '.join(files)}" for key, files in keys.items())
 
 
 def _inferred_words(field: FieldState) -> str:

@@ -198,7 +198,7 @@ def status_line(shown: int, total: int, *, examined: int, sort: str, members: in
     """`14 of 20 tensors, by file order`."""
     words = f"{shown} of {total} tensors" if shown != total else f"{total} tensors"
     if members is not None:
-        words += f", members of a finding ({members}); backspace: all"
+        words = f"{shown} of the {members} members of a finding; backspace: all {total}"
     words += f", {'tree' if sort == 'tree' else 'by ' + ('file order' if sort == 'file' else sort)}"
     if 0 < examined < total:
         words += f", {examined} with contract"

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from quantscope.containers.records import StoredTensor
-from quantscope.model import Contract, LogicalTensor
+from quantscope.model import Contract, LogicalTensor, Reading
 from quantscope.session.inspection import TensorState
 
 from quantscope_views.marks import MATCH_MARKS, MATCH_ORDER
@@ -72,14 +72,13 @@ class FactsMaker:
         elements = 1
         for extent in shape:
             elements *= extent
-        values = reading.contract_values() if reading is not None else {}
         return RowFacts(
             name=tensor.name,
             word=tensor.word,
             shape=shape,
             nbytes=nbytes,
             format=element_words(reading.element) if reading is not None else "?",
-            group=group_words(values.get("group")),
+            group=_group_of(reading),
             contract_id=self.contract_id(state),
             match=match,
             bits=8 * nbytes / elements if elements else 0.0,
@@ -98,6 +97,13 @@ class FactsMaker:
             found = hashlib.sha256(f"{state.tensor.word}{text}".encode()).hexdigest()[:4]
             self._ids[text] = found
         return found
+
+
+def _group_of(reading: Reading | None) -> str:
+    """Group words; none for ggml types, whose name fixes the group."""
+    if reading is None or reading.packing.order == "ggml":
+        return ""
+    return group_words(reading.contract_values().get("group"))
 
 
 def worst_match(state: TensorState) -> tuple[str, tuple[str, ...]]:

@@ -9,7 +9,7 @@ from quantscope.model import Evidence, FieldState, Finding
 from quantscope.session.inspection import Inspection, TensorState
 from quantscope.text import inert
 
-from quantscope_views.lines import Line, Span, fit, labelled, line, shown_name, wrap
+from quantscope_views.lines import Line, Span, cut_end, fit, labelled, line, wrap
 from quantscope_views.marks import SEVERITY_MARKS, STRENGTH_WORDS, glyph
 from quantscope_views.place import Place
 from quantscope_views.present.headline import Overview
@@ -89,7 +89,7 @@ def finding_lines(facts: TriageFacts, width: int, ascii_only: bool) -> list[Line
                 spans=(
                     Span(" " + fit(glyph(mark, ascii_only), 2) + " ", mark.tone),
                     Span(fit(mark.word, 12), mark.tone),
-                    Span(fit(shown_name(finding.message, room), room) + " "),
+                    Span(fit(cut_end(inert(headline_of(finding)), room), room) + " "),
                     Span(fit(members, members_width), "number"),
                     Span(" " + fit(WHO_WORDS.get(finding.who, finding.who), who_width)),
                 ),
@@ -103,6 +103,14 @@ def finding_lines(facts: TriageFacts, width: int, ascii_only: bool) -> list[Line
             )
         )
     return result
+
+
+def headline_of(finding: Finding) -> str:
+    """A finding in as few words as a line holds; the message in full stands under `why`."""
+    declared, inferred = finding.data.get("declared"), finding.data.get("inferred")
+    if finding.subject.field == "zero_convention" and declared and inferred:
+        return f"config: zero = {convention_words(declared)}; codes: {convention_words(inferred)}"
+    return finding.message
 
 
 def empty_lines(facts: TriageFacts, width: int) -> list[Line]:
@@ -169,19 +177,22 @@ def _field_of(finding: Finding, state: TensorState | None) -> FieldState | None:
 
 
 def _declared_lines(field: FieldState, width: int) -> list[Line]:
+    """Declarations, those that say the same value in one line: keys, value, files."""
     if not field.declared:
         return labelled("declared", f"{field.field}: nothing declares it", width, tone="dim")
-    by_value: dict[str, list[str]] = {}
+    by_value: dict[str, tuple[list[str], list[str], list[str]]] = {}
     for claim in field.declared:
         key = claim.source.pointer.rstrip("/").rpartition("/")[2] or claim.source.pointer
-        written = f"{key} = {_plain(claim.written)}" if claim.written is not None else key
-        text = f"{written}  ({value_words(field.field, claim.value)})"
-        by_value.setdefault(text, []).append(claim.source.file)
+        said = by_value.setdefault(value_words(field.field, claim.value), ([], [], []))
+        for known, new in zip(said, (key, _plain(claim.written), claim.source.file), strict=True):
+            if new not in known:
+                known.append(new)
     lines: list[Line] = []
-    for text, files in by_value.items():
+    for value, (keys, written, files) in by_value.items():
+        text = f"{', '.join(keys)} = {', '.join(written)}  ({value})   {', '.join(files)}"
         lines += labelled(
             "declared" if not lines else "",
-            f"{text}   {', '.join(dict.fromkeys(files))}",
+            text,
             width,
             about=tuple(
                 f"{claim.source} says {_plain(claim.written)} ({claim.basis.replace('_', ' ')})"
@@ -287,7 +298,7 @@ def readers_lines(state: TensorState | None, finding: Finding, width: int) -> li
             key = "ignores it"
         else:
             key = "right" if stance.value == inferred else "wrong by 1 step"
-        groups.setdefault(key, []).append(name)
+        groups.setdefault(key, []).append(stance.reader)
         about.append(f"{name}: {stance.action}, {stance.words} ({stance.source})")
     lines: list[Line] = []
     for key in ("wrong by 1 step", "refuses", "ignores it", "right"):

@@ -193,7 +193,7 @@ def reading_words(reading: Reading | None, symmetric: Any = None) -> str:
     values = reading.contract_values()
     words = [element_words(reading.element)]
     group = group_words(values.get("group"))
-    if group != "-":
+    if group != "-" and reading.packing.order != "ggml":
         words.append(group)
     known = values.get("symmetric", symmetric)
     if isinstance(known, bool) and reading.zero in ("integer", "fixed"):

@@ -143,7 +143,6 @@ def zero_lines(
     lines += _two_readings(state, facts, pair, field, column)
     lines.append(line(""))
     lines += _number_lines(field, pair, width)
-    lines.append(line(""))
     lines += _evidence_lines(field, pair, width)
     lines += _conclusion_lines(state, field, pair, inspection, width)
     return lines
@@ -319,6 +318,8 @@ def _evidence_lines(field: FieldState, pair: Sequence[str], width: int) -> list[
         )
     )
     for step in field.evidence:
+        if step.method == "size equations" and len(step.supports) > 1:
+            continue
         supports = [letters.get(str(value), "?") for value in step.supports]
         strength = STRENGTH_WORDS[step.strength] if step.strength else "-"
         lines.append(

@@ -29,6 +29,7 @@ TOO_SMALL = (
 class BaseScreen(Screen[Any]):
     """A screen of the app. Subclasses compose a body and answer `workspace_changed`."""
 
+    AUTO_FOCUS = ""
     name_in_tabs: ClassVar[str] = ""
 
     @property
@@ -110,6 +111,12 @@ class BaseScreen(Screen[Any]):
         if self.workspace.partial:
             return f"PARTIAL: {self.workspace.partial}", "check"
         return bits_words(self.workspace.overview), "plain"
+
+    @property
+    def lacks_focus(self) -> bool:
+        """Whether no visible widget has focus."""
+        focused = self.focused
+        return focused is None or not all(node.display for node in focused.ancestors_with_self)
 
     def place(self) -> Place:
         """Where this screen is, for links and for the next session."""

@@ -129,7 +129,7 @@ class ReportScreen(BaseScreen):
         view = self.query_one("#preview", LinesView)
         view.display = True
         view.show(lambda width: preview_lines(preview, width))
-        if self.focused is None or self.focused.id != "preview":
+        if self.lacks_focus:
             view.focus()
 
     def _change(self, choice: ReportChoice) -> None:

@@ -113,7 +113,7 @@ class TensorScreen(BaseScreen):
             self._show_tabs()
         else:
             self._show_unclaimed(facts)
-        if self.focused is None or not self.focused.has_focus:
+        if self.lacks_focus:
             self._focus_tab()
 
     def _show_tabs(self) -> None:

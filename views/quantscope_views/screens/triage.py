@@ -63,10 +63,10 @@ class TriageScreen(BaseScreen):
                 else nothing_open_state()
             )
         if facts is None or blocked:
-            if self.focused is None or self.focused.id != "state":
+            if self.lacks_focus:
                 state.focus()
             return
-        if self.focused is None or self.focused.id == "state":
+        if self.lacks_focus:
             self.query_one("#findings", LinesView).focus()
         self._show_findings()
         self._show_why()

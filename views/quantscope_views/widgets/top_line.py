@@ -29,7 +29,7 @@ class TopLine(LinesView, can_focus=False):
             self.screen = screen
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(cursor_on="never", **kwargs)
+        super().__init__(cursor_on="never", can_focus=False, **kwargs)
         self._spots: list[tuple[int, int, str]] = []
 
     def on_click(self, event: events.Click) -> None:
