@@ -60,7 +60,7 @@ class QuantscopeApp(Navigation):
     COMMANDS: ClassVar[set[Any]] = {_actions_provider, _tensors_provider, _rules_provider}
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_for("app")]
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (100, "-normal"), (160, "-wide")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-flat"), (15, "-short"), (24, "-tall")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (15, "-short"), (24, "-tall"), (34, "-high")]  # noqa: RUF012
 
     def __init__(
         self,

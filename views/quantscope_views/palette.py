@@ -88,4 +88,3 @@ class RuleProvider(Provider):
             score = matcher.match(text)
             if score > 0:
                 yield Hit(score, Content(text), partial(app.show_rule, rule.code))
-

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from quantscope.model import Evidence, FieldState, Finding
 from quantscope.session.inspection import Inspection, TensorState
 from quantscope.text import inert
 
-from quantscope_views.lines import Line, Span, cut_end, fit, labelled, line, wrap
+from quantscope_views.lines import (
+    Line,
+    Span,
+    cells,
+    cut_end,
+    fit,
+    labelled,
+    line,
+    rule,
+    shown_name,
+    wrap,
+)
 from quantscope_views.marks import SEVERITY_MARKS, STRENGTH_WORDS, glyph
 from quantscope_views.place import Place
 from quantscope_views.present.headline import Overview
@@ -17,11 +28,15 @@ from quantscope_views.present.words import (
     convention_words,
     count_words,
     offset_words,
+    reading_words,
     share_words,
     signed,
     size_words,
     value_words,
 )
+
+MAX_MEMBERS = 200
+"""Members listed beside a finding at most; the Tensors screen lists all."""
 
 WHO_WORDS = {"producer": "producer", "config": "config", "reader": "reader", "nobody": "-"}
 
@@ -165,6 +180,50 @@ def why_lines(
         lines += labelled("try", f"{finding.try_}   (not applied)", width, about=about)
     if finding.would_settle:
         lines += labelled("settles", finding.would_settle, width, about=about)
+    return lines
+
+
+def how_lines(
+    finding: Finding | None, state: TensorState | None, width: int, mark: str
+) -> list[Line]:
+    """What `i` answers, as lines, for screens with room to spare."""
+    if finding is None:
+        return []
+    sentences = list(finding_about(finding))
+    field = _field_of(finding, state)
+    if field is not None:
+        sentences += evidence_about(field.evidence)
+    lines = [rule("how do I know", width, mark=mark)]
+    for sentence in sentences:
+        indent = len(sentence) - len(sentence.lstrip())
+        pieces = wrap(inert(sentence.strip()), max(8, width - indent - 3))
+        lines += [line((" " * (indent + 1) + piece, "dim")) for piece in pieces]
+    return lines
+
+
+def member_lines(
+    finding: Finding | None, states: Mapping[str, TensorState], width: int, mark: str
+) -> list[Line]:
+    """Members of the selected finding, each leading to its tensor."""
+    if finding is None or not finding.members:
+        return []
+    lines = [rule(f"members, {len(finding.members)}", width, mark=mark)]
+    for name in finding.members[:MAX_MEMBERS]:
+        state = states.get(name)
+        words = reading_words(state.reading) if state is not None else ""
+        room = max(10, width - cells(words) - 4)
+        lines.append(
+            Line(
+                spans=(
+                    Span(" " + fit(shown_name(name, room), room + 1)),
+                    Span(words, "number"),
+                ),
+                about=(f"{name} shares this finding",),
+                target=Place(screen="tensor", tensor=name),
+            )
+        )
+    if len(finding.members) > MAX_MEMBERS:
+        lines.append(line((f" {len(finding.members) - MAX_MEMBERS} more: enter shows all", "dim")))
     return lines
 
 

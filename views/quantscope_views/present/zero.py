@@ -12,8 +12,20 @@ from quantscope.errors import QuantscopeError
 from quantscope.model import Evidence, FieldState, Reading
 from quantscope.session.inspection import Inspection, TensorState
 
-from quantscope_views.lines import Line, Span, cut_end, cut_middle, fit, labelled, line, rule, wrap
+from quantscope_views.lines import (
+    Line,
+    Span,
+    cut_end,
+    cut_middle,
+    fit,
+    labelled,
+    line,
+    rule,
+    shown_name,
+    wrap,
+)
 from quantscope_views.marks import STRENGTH_WORDS
+from quantscope_views.place import Place
 from quantscope_views.present.bytes_group import group_of
 from quantscope_views.present.bytes_model import Shown
 from quantscope_views.present.bytes_values import shown_value
@@ -33,6 +45,8 @@ from quantscope_views.present.words import (
 SHOWN_ZEROS = 8
 LABEL = 19
 STEPS = (-1.5, 1.5)
+MAX_MODULES = 400
+"""Modules listed at most; the statistic over the set counts all."""
 METHOD_WORDS = {"code statistic over modules": "statistic over the set"}
 
 
@@ -145,6 +159,7 @@ def zero_lines(
     lines += _number_lines(field, pair, width)
     lines += _evidence_lines(field, pair, width)
     lines += _conclusion_lines(state, field, pair, inspection, width)
+    lines += module_lines(inspection, state, pair, width, mark)
     return lines
 
 
@@ -405,6 +420,64 @@ def _conclusion_lines(
         text = f"no conflict: {letter}, {value_words('zero_convention', inferred.value)}"
         tone = "agrees"
     return labelled("", f"{text}; {odd}", width, indent=1, tone=tone, about=field_about(field))
+
+
+def module_lines(
+    inspection: Inspection | None,
+    state: TensorState,
+    pair: Sequence[str],
+    width: int,
+    mark: str,
+) -> list[Line]:
+    """Every module of the set: its mean under both readings with its error, as numbers and a picture."""
+    if inspection is None:
+        return []
+    found: list[tuple[str, Evidence]] = []
+    for other in inspection.states:
+        if other.tensor.family != state.tensor.family:
+            continue
+        step = _step(other.contract["zero_convention"], "code statistic")
+        if step is not None:
+            found.append((other.tensor.name, step))
+    if not found:
+        return []
+    name_width = max(14, min(40, width - 60))
+    room = max(13, min(49, width - name_width - 34))
+    lines = [
+        rule("module by module: mean(code-zero) +- SE, A and B", width, f"{len(found)}", mark=mark)
+    ]
+    for name, step in found[:MAX_MODULES]:
+        means = [step.numbers.get(f"mean_{convention}") for convention in pair]
+        picture = list(number_line(None, room, *STEPS))
+        for letter, mean in zip("AB", means, strict=False):
+            value = float(mean) if isinstance(mean, (int, float)) else None
+            for at, char in enumerate(number_line(value, room, *STEPS, mark=letter)):
+                if char in (letter, "<", ">"):
+                    picture[at] = char
+        own = name == state.tensor.name
+        numbers = "  ".join(_short_mean(step, convention) for convention in pair)
+        lines.append(
+            line(
+                (">" if own else " ", "key"),
+                (fit(shown_name(name, name_width), name_width + 1), "strong" if own else "plain"),
+                (fit(numbers, 32), "number"),
+                ("".join(picture), "bar"),
+                about=evidence_about([step]),
+                target=Place(screen="tensor", tensor=name, tab="zero"),
+            )
+        )
+    if len(found) > MAX_MODULES:
+        lines.append(line((f" {len(found) - MAX_MODULES} more modules", "dim")))
+    return lines
+
+
+def _short_mean(step: Evidence, convention: str) -> str:
+    mean = step.numbers.get(f"mean_{convention}")
+    error = step.numbers.get(f"standard_error_{convention}")
+    if not isinstance(mean, (int, float)):
+        return "-"
+    tail = f"+-{float(error):.3f}" if isinstance(error, (int, float)) else ""
+    return f"{float(mean):+.3f}{tail}"
 
 
 def odd_ones(inspection: Inspection | None, state: TensorState) -> str:

@@ -18,6 +18,7 @@ from quantscope_views.present.bytes_model import BytesPage
 from quantscope_views.present.contract import contract_lines, equation_lines
 from quantscope_views.present.reading_choice import ReadingChoice, choice_of
 from quantscope_views.present.run import run_lines
+from quantscope_views.present.scales import ScaleFacts, read_scale_facts, scale_lines
 from quantscope_views.present.states import PaneState, loading_state
 from quantscope_views.present.tensor_table import RowFacts
 from quantscope_views.present.words import shape_words
@@ -62,6 +63,8 @@ class TensorScreen(BaseScreen):
         self._wanted_offset = byte_offset
         self._zero_facts: ZeroFacts | None = None
         self._zero_asked: tuple[int, int] | None = None
+        self._scales: tuple[ScaleFacts, ...] | None = None
+        self._scales_asked = False
 
     def compose_body(self) -> Iterable[Widget]:
         """The four panes, one visible; or a state."""
@@ -122,12 +125,16 @@ class TensorScreen(BaseScreen):
             return
         state = facts.state
         ascii_only = self.ascii_only
+        mark = "-" if ascii_only else "─"
+        scales = self._scales
         self.query_one("#contract", LinesView).show(
             lambda width: [
                 *contract_lines(state, width, ascii_only),
                 *equation_lines(state, width, ascii_only),
+                *scale_lines(scales, width, ascii_only, mark),
             ]
         )
+        self._ask_scales(state)
         self.query_one("#run", LinesView).show(lambda width: run_lines(state, {}, width))
         self._show_zero()
         pane = self.bytes_pane
@@ -158,11 +165,22 @@ class TensorScreen(BaseScreen):
         self._zero_asked = at
         self.qapp.bridge.small("zero", lambda token: read_zero_facts(checkpoint, state, at, token))
 
+    def _ask_scales(self, state: TensorState) -> None:
+        """Count the scale planes once."""
+        checkpoint = self.workspace.checkpoint
+        if checkpoint is None or self._scales_asked:
+            return
+        self._scales_asked = True
+        self.qapp.bridge.small("scales", lambda token: read_scale_facts(checkpoint, state, token))
+
     def take_result(self, key: str, result: object) -> None:
         """Something small was computed."""
         if key == "zero" and (result is None or isinstance(result, ZeroFacts)):
             self._zero_facts = result
             self._show_zero()
+        elif key == "scales" and isinstance(result, tuple):
+            self._scales = result
+            self._show_tabs()
         elif key == "element:":
             self.bytes_pane.take_element(result)  # type: ignore[arg-type]
         elif key == "search:":

@@ -13,11 +13,15 @@ from textual.widget import Widget
 from quantscope_views.actions import bindings_for
 from quantscope_views.lines import Line, line, rule
 from quantscope_views.place import Place
+from quantscope_views.present.layers import layer_lines, layers_of
 from quantscope_views.present.states import loading_state, nothing_open_state
 from quantscope_views.present.triage import (
+    MAX_MEMBERS,
     empty_lines,
     finding_lines,
+    how_lines,
     looked_at_lines,
+    member_lines,
     needs_you_title,
     why_lines,
 )
@@ -40,6 +44,8 @@ class TriageScreen(BaseScreen):
             yield LinesView(id="findings", cursor_on="always", help_topic="triage")
             yield LinesView(id="why", help_topic="triage")
             yield LinesView(id="looked", help_topic="triage")
+            yield LinesView(id="layers", help_topic="triage")
+            yield LinesView(id="members", help_topic="triage")
 
     def workspace_changed(self, what: str) -> None:
         """Show findings and what they rest on."""
@@ -70,6 +76,7 @@ class TriageScreen(BaseScreen):
             self.query_one("#findings", LinesView).focus()
         self._show_findings()
         self._show_why()
+        self._show_layers()
         mark = "-" if self.ascii_only else "─"
         self.query_one("#looked", LinesView).show(
             lambda width: [
@@ -77,6 +84,13 @@ class TriageScreen(BaseScreen):
                 *looked_at_lines(facts, width),
             ]
         )
+
+    def _show_layers(self) -> None:
+        inspection = self.workspace.inspection
+        layers = layers_of(inspection) if inspection is not None else []
+        mark = "-" if self.ascii_only else "─"
+        view = self.query_one("#layers", LinesView)
+        view.show(lambda width: layer_lines(layers, width, self.ascii_only, mark))
 
     def _show_findings(self) -> None:
         facts = self.workspace.triage()
@@ -105,7 +119,13 @@ class TriageScreen(BaseScreen):
             lambda width: [
                 rule("why", width, code, mark=mark),
                 *why_lines(finding, state, facts, width),
+                *(how_lines(finding, state, width, mark) if self.has_class("-wide") else ()),
             ]
+        )
+        members = finding.members[:MAX_MEMBERS] if finding is not None else ()
+        states = {name: known for name in members if (known := self.workspace.state(name))}
+        self.query_one("#members", LinesView).show(
+            lambda width: member_lines(finding, states, width, mark)
         )
 
     @on(LinesView.Moved, "#findings")
