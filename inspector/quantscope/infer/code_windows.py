@@ -33,14 +33,14 @@ class CodeWindows(msgspec.Struct, frozen=True, kw_only=True):
     window_bytes: int
     windows: int = 0
     entropy_median: float = 0.0
+    entropy_quartile: float = 0.0
+    """A quarter of the windows lie below."""
     entropy_highest: float = 0.0
     highest_at: int = 0
     entropy_lowest: float = 0.0
     lowest_at: int = 0
     spread: float = 0.0
-    """Median distance of a window's entropy from the median."""
-    high_windows: int = 0
-    """Windows more than half a bit above the median."""
+    """Median distance of the lower half of the windows from the lower quartile."""
     entropy: float = 0.0
     """Entropy of all bytes examined together."""
     blank_bytes: int = 0
@@ -93,17 +93,18 @@ def code_windows(plane: Plane, reader: PlaneReader, *, everything: bool) -> Code
     if not entropies:
         return result
     values, at = np.concatenate(entropies), np.concatenate(places)
-    median = float(np.median(values))
+    median, quartile = float(np.median(values)), float(np.quantile(values, 0.25))
+    lower = values[values <= median]
     return msgspec.structs.replace(
         result,
         windows=int(values.size),
         entropy_median=median,
+        entropy_quartile=quartile,
         entropy_highest=float(values.max()),
         highest_at=int(at[int(values.argmax())]),
         entropy_lowest=float(values.min()),
         lowest_at=int(at[int(values.argmin())]),
-        spread=float(np.median(np.abs(values - median))),
-        high_windows=int((values > median + 0.5).sum()),
+        spread=float(np.median(np.abs(lower - quartile))),
     )
 
 

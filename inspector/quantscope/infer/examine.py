@@ -25,6 +25,9 @@ FLOAT_PLANES = frozenset(
 )
 T = TypeVar("T")
 
+ALL_ELEMENTS = 1 << 23
+"""Tensors up to this size are unpacked whole where a zero scale asks for it."""
+
 TINY_SCALE = 2.0**-126
 """A scale below the smallest normal float32 counts as zero: E8M0 byte 0 is 2^-127."""
 
@@ -49,6 +52,8 @@ class CodeStats(msgspec.Struct, frozen=True, kw_only=True):
     zero_rows: int = 0
     """Sampled rows that decode to zero everywhere, whatever their scales."""
     first_zero_row: int | None = None
+    out_of_range: int = 0
+    """Codes that the width of the reading cannot hold, where one is stored a word."""
     below_zero: int = 0
     """Codes below their zero point (sign set, for floating codes)."""
     above_zero: int = 0
@@ -119,6 +124,8 @@ def examine(
     if codes_plane is not None:
         windows = attempt(lambda: code_windows(codes_plane, reader, everything=everything))
     if reading is not None and family.undecodable(tensor) is None:
+        if _may_be_dead(planes) and _elements(reading) <= ALL_ELEMENTS:
+            n_groups = None
         codes = attempt(lambda: code_stats(family, tensor, reading, reader, n_groups))
     return Examination(
         planes=tuple(planes),
@@ -146,6 +153,19 @@ def _mask(
     return counted
 
 
+def _may_be_dead(planes: Sequence[PlaneStats]) -> bool:
+    """Whether a scale is zero or the smallest exponent, so that its own codes must be looked at."""
+    return any(
+        stats.zero or (stats.dtype == "F8_E8M0" and stats.subnormal)
+        for stats in planes
+        if stats.role == "scale"
+    )
+
+
+def _elements(reading: Reading) -> int:
+    return int(np.prod(reading.shape, dtype=np.int64))
+
+
 def scale_word(plane: Plane, reading: Reading | None) -> str:
     """The scale format that a reading gives to a plane; empty where it says nothing."""
     if reading is None:
@@ -170,6 +190,7 @@ def code_stats(
     zero = ZeroTally()
     rows = constant = elements = dead = below = above = zero_rows = 0
     first_zero_row: int | None = None
+    outside = 0
     per_row = max(1, total_groups(reading) // max(1, reading.shape[-2]))
     for window in sample_windows(reading, n_groups):
         parts = window_parts(family, tensor, reading, window, reader)
@@ -182,6 +203,7 @@ def code_stats(
             if reading.element.startswith("s") or codes.dtype == np.int8:
                 lowest = -(1 << (bits - 1))
             shifted = codes.astype(np.int16) - lowest if lowest else codes
+            outside += int(((shifted < 0) | (shifted >= histogram.size)).sum())
             counts = np.bincount(
                 np.clip(shifted, 0, histogram.size - 1).ravel(), minlength=histogram.size
             )
@@ -205,6 +227,7 @@ def code_stats(
         zero_scale_live_codes=dead,
         zero_rows=zero_rows,
         first_zero_row=first_zero_row,
+        out_of_range=outside,
         below_zero=below,
         above_zero=above,
     )

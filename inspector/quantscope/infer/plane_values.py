@@ -71,6 +71,8 @@ class PlaneStats(msgspec.Struct, frozen=True, kw_only=True):
     """Smallest magnitude that is not zero."""
     largest: float | None = None
     median: float | None = None
+    quartile: float | None = None
+    """Upper quartile of the magnitudes."""
     constant: float | None = None
     mantissas: int = 0
     """Values that are no power of two."""
@@ -249,6 +251,7 @@ class _Tally:
     def result(self) -> PlaneStats:
         """The statistics."""
         plane = self.plane
+        sample = np.concatenate(self.magnitudes) if self.magnitudes else None
         same = self.low is not None and self.low == self.high
         clean = not self.counts["nan"]
         return PlaneStats(
@@ -260,7 +263,8 @@ class _Tally:
             examined=self.examined,
             smallest=self.smallest,
             largest=self.largest,
-            median=float(np.median(np.concatenate(self.magnitudes))) if self.magnitudes else None,
+            median=float(np.median(sample)) if sample is not None else None,
+            quartile=float(np.quantile(sample, 0.75)) if sample is not None else None,
             constant=self.low if same and clean else None,
             mantissas=self.mantissas,
             item_bytes=self.item,

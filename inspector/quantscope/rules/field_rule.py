@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import ClassVar
 
-from quantscope.infer.solver import claim_fits
+from quantscope.infer.solver import STRUCTURAL_FIELDS, claim_fits
 from quantscope.model import Claim, Equation, FieldState, Json, Strength, Subject
 from quantscope.model.claims import STRENGTH_RANK
 from quantscope.rules.base import Hit, Rule
@@ -30,11 +30,34 @@ def word(value: Json) -> str:
 
 
 def contradicting(state: FieldState) -> list[Claim]:
-    """Claims that the inferred value does not fit; empty where nothing firm is inferred."""
+    """Claims that the inferred value does not fit; empty where nothing firm is inferred.
+
+    A value that every solution of the sizes shares is firm too: then the match is `disagree`.
+    """
     inferred = state.inferred
-    if inferred is None or STRENGTH_RANK[inferred.strength] < STRENGTH_RANK["strong"]:
+    if inferred is None:
+        return []
+    weak = STRENGTH_RANK[inferred.strength] < STRENGTH_RANK["strong"]
+    if weak and state.match != "disagree":
         return []
     return [claim for claim in state.declared if not claim_fits(claim.value, inferred.value)]
+
+
+def jointly_contradicting(state: TensorState, field: str) -> list[Claim]:
+    """Claims on a field that no solution satisfies together with the other claims.
+
+    Each may fit some solution alone (4 bits in groups of 64, or 8 bits in groups of 32): the solution that
+    contradicts the fewest claims is taken for the truth.
+    """
+    solved = state.solved
+    if solved.declared_holds is not False or solved.chosen is None or not solved.solutions:
+        return []
+    if field not in STRUCTURAL_FIELDS or solved.chosen not in solved.solutions:
+        return []
+    value = solved.chosen.contract_values().get(field)
+    if value is None or value == "not_applicable":
+        return []
+    return [claim for claim in state.contract[field].declared if not claim_fits(claim.value, value)]
 
 
 def broken_words(equations: tuple[Equation, ...]) -> str:
@@ -65,9 +88,13 @@ class FieldRule(Rule):
         """The hit of one tensor, or None."""
         field = state.contract[self.field]
         wrong = contradicting(field)
-        if not wrong or field.inferred is None:
+        value = field.inferred.value if field.inferred is not None else None
+        if not wrong and state.solved.chosen is not None:
+            wrong = jointly_contradicting(state, self.field)
+            value = state.solved.chosen.contract_values().get(self.field)
+        if not wrong or not state.solved.solutions:
             return None
-        claim, value = wrong[0], field.inferred.value
+        claim = wrong[0]
         kind = self.kind_of(state, claim.value, value)
         if kind is None:
             return None
@@ -95,7 +122,7 @@ class FieldRule(Rule):
             kind=kind,
             data={"declared": claim.value, "inferred": value, "source": str(claim.source)},
             would_settle="the size equations decide; nothing else is needed"
-            if field.inferred.strength == "proved"
+            if field.inferred is not None and field.inferred.strength == "proved"
             else "decode under both readings and compare with the unquantized weights",
         )
 

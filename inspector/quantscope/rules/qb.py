@@ -145,7 +145,7 @@ class SignDoubtful(Rule):
             ):
                 continue
             counts = codes.histogram
-            if len(counts) < 8 or codes.constant_rows * 2 > codes.rows:
+            if len(counts) < 8 or codes.constant_rows * 2 > codes.rows or codes.out_of_range:
                 continue
             centre = self._centre(state, len(counts), codes.lowest_code)
             if centre is None:

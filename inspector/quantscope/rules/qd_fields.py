@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quantscope.infer.solver import compatible
-from quantscope.model import Claim, Json, Severity, Subject
+from quantscope.model import Claim, Json, Severity, Source, Subject
 from quantscope.rules.base import Hit, Page, Rule
 from quantscope.rules.facts import Facts
 from quantscope.rules.field_rule import FieldRule, contradicting, word
@@ -97,6 +97,75 @@ class BitsContradict(FieldRule):
         sample="gptq-declared-bits",
         reports=("auto-round#2187", "mlx-vlm#1079", "Swiftlet#30"),
     )
+
+    def check(self, facts: Facts) -> Iterator[Hit]:
+        """Contradictions of sizes, codes beyond the declared width, and a plain `bits` key nobody claimed."""
+        for state in facts.states:
+            hit = self.of_state(facts, state) or self._range(facts, state)
+            hit = hit or self._bits_key(facts, state)
+            if hit is not None:
+                yield hit
+
+    def _range(self, facts: Facts, state: TensorState) -> Hit | None:
+        codes, field = state.exam.codes, state.contract["element"]
+        reading = state.reading or state.solved.chosen
+        if codes is None or not codes.out_of_range or reading is None or not field.declared:
+            return None
+        claim = field.declared[0]
+        return self._of_key(
+            facts,
+            state,
+            claim.source,
+            f"bits: {claim.source} says {word(claim.value)}, {codes.out_of_range} of {codes.elements} codes "
+            "are beyond that range",
+            {"declared": claim.value, "out_of_range": codes.out_of_range},
+        )
+
+    def _bits_key(self, facts: Facts, state: TensorState) -> Hit | None:
+        reading = state.reading or state.solved.chosen
+        if reading is None or not reading.bit_width or not state.solved.solutions:
+            return None
+        for section in facts.sections:
+            bits = section.get("bits")
+            spoken = any(
+                c.field == "element"
+                and c.source.file == section.file
+                and c.source.pointer.endswith("bits")
+                for c in state.claims
+            )
+            own = any(section.get(key) for key in ("dynamic", "extra_config", "quantized_layers"))
+            if not isinstance(bits, int) or bits == reading.bit_width or spoken or own:
+                continue
+            if isinstance(section.get(state.tensor.module), dict):
+                continue
+            source = section.source("bits")
+            return self._of_key(
+                facts,
+                state,
+                source,
+                f"bits: {source} says {bits}, the planes fit {reading.element}",
+                {"declared": bits, "inferred": reading.element},
+            )
+        return None
+
+    def _of_key(
+        self, facts: Facts, state: TensorState, source: Source, text: str, data: dict[str, Json]
+    ) -> Hit:
+        return self.hit(
+            Subject(
+                tensor=state.tensor.name,
+                stored=state.tensor.planes[0].stored_name,
+                file=facts.file_name(state.tensor.planes[0].file_id),
+                field="element",
+                config_key=str(source),
+            ),
+            text,
+            fold=f"{source}|{data.get('declared')}",
+            impact=self.impact,
+            try_=f"set {source} to the width that the planes fit",
+            who="config",
+            data=data,
+        )
 
     def remedy(self, key: str, value: Json, claim: Claim) -> str:
         """The number of bits that fits."""

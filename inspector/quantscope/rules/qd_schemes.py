@@ -113,7 +113,10 @@ class NoDeclaration(Rule):
 
 
 def _speaks(source: str) -> bool:
-    return not source.endswith((":dtype", ":shape"))
+    """Whether a source declares a scheme: a stored shape or dtype, or the model's own sizes, do not."""
+    if source.endswith((":dtype", ":shape", "weight_shape#", "_size", "head_dim")):
+        return False
+    return "weight_shape" not in source
 
 
 def _metadata_declares(facts: Facts) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from quantscope.containers.records import StoredTensor
 from quantscope.model import Equation, Orphan, Plane, Subject
-from quantscope.rules import mates
+from quantscope.rules import dims, mates, names
 from quantscope.rules.base import Hit, Page, Rule
 from quantscope.rules.facts import Facts
 from quantscope.rules.field_rule import word
@@ -140,7 +140,7 @@ def _role_word(suffix: str) -> str:
 
 def _tiled(actual: Sequence[int], wanted: Sequence[int]) -> bool:
     """Whether a plane has the elements of 128x4 scale tiles rather than those of the plain plane."""
-    if len(wanted) != 2:
+    if len(wanted) != 2 or wanted[0] % 8:
         return False
     count = 1
     for extent in actual:
@@ -418,7 +418,7 @@ class Unrecognised(Rule):
 
     code = "QP007"
     name = "unrecognised-quantized"
-    severity = "warning"
+    severity = "violation"
     page = Page(
         checks="Stored tensors in integer or 8-bit float dtypes that no family claims and that are no buffers.",
         why="What is not recognised is not checked.",
@@ -431,10 +431,16 @@ class Unrecognised(Rule):
         """Unrecognised tensors, folded by dtype and suffix."""
         spoken = {o.stored_name for o in facts.grouping.orphans}
         spoken |= {m.code.name for m in mates.odd_ones_out(facts) if m.code is not None}
+        strange: set[str] = set()
         for stored in facts.grouping.unrecognised:
-            if stored.name in spoken or not stored.readable:
+            module, _, suffix = stored.name.rpartition(".")
+            if stored.name in spoken or not stored.readable or module in strange:
                 continue
-            suffix = stored.name.rpartition(".")[2]
+            alike = facts.roles.get(names.role_of(module), ())
+            if alike:
+                strange.add(module)
+                yield self._odd(facts, stored, alike[0], len(alike))
+                continue
             yield self.hit(
                 facts.of_stored(stored),
                 f"{stored.dtype} {list(stored.shape)} looks quantized and fits no family",
@@ -443,8 +449,66 @@ class Unrecognised(Rule):
                 impact="unknown: the tensors were not decoded",
                 try_="`quantscope plugins` shows the families; a plugin can add one",
                 who="reader",
+                severity="warning",
                 confidence="weak",
                 data={"dtype": stored.dtype, "shape": list(stored.shape)},
+            )
+
+    def _odd(self, facts: Facts, stored: StoredTensor, mate: TensorState, count: int) -> Hit:
+        """A module that its family does not know again, though it knows the same module of other layers."""
+        module, _, suffix = stored.name.rpartition(".")
+        other = next((p for p in mate.tensor.planes if p.suffix == suffix), None)
+        beside = f"; {mate.tensor.module} has {list(other.shape)}" if other is not None else ""
+        turned = other is not None and len(other.shape) == 2 and stored.shape == other.shape[::-1]
+        return self.hit(
+            facts.of_stored(stored, f"{module}.weight"),
+            f"{suffix} {stored.dtype} {list(stored.shape)} fits no reading{beside}",
+            fold=f"{suffix}|{stored.shape}|{mate.tensor.family}",
+            impact="the tensor cannot be decoded; a reader that does not check reads past a plane",
+            try_=f"write {module} again with the producer's tool",
+            severity="violation",
+            kind="ORIENT" if turned else "PACK-BITS",
+            data={"shape": list(stored.shape), "mates": count, "family": mate.tensor.word},
+        )
+
+
+class ShapeAgainstConfig(Rule):
+    """A module whose planes make another shape than the config and the other layers."""
+
+    code = "QP008"
+    name = "shape-against-config"
+    kind = "PACK-BITS"
+    severity = "violation"
+    page = Page(
+        checks="In and out features that the planes make against hidden_size, head counts and intermediate_size, where "
+        "the model's other modules follow the config.",
+        why="A plane that lost rows, or was transposed, can still fit its own scales.",
+        evidence="The solved shape, the config, and the same module of other layers; proved where they agree.",
+        proves_not="Models that give layers different sizes are left alone.",
+        sample="fp8-transposed",
+        reports=("vllm#50610", "TensorRT-Edge-LLM#167"),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Hit]:
+        """Misfits of solved tensors."""
+        for misfit in dims.misfits(facts):
+            state = misfit.state
+            if not state.solved.solutions:
+                continue
+            rows, cols = misfit.expected.rows, misfit.expected.cols
+            wanted = f"[{min(rows)}, {min(cols)}]"
+            turned = misfit.axis == "transposed"
+            yield self.hit(
+                facts.of_tensor(state, state.tensor.plane("codes"), "shape"),
+                f"planes make {list(misfit.shape)}, config.json and the other modules say {wanted}"
+                + (": the weight is transposed" if turned else ""),
+                fold=f"{misfit.shape}|{wanted}",
+                impact="rows and columns are exchanged"
+                if turned
+                else "the weight is cut or padded",
+                try_=f"write {state.tensor.module} again with the producer's tool",
+                kind="ORIENT" if turned else None,
+                data={"shape": list(misfit.shape), "rows": sorted(rows), "cols": sorted(cols)},
             )
 
 
@@ -456,4 +520,5 @@ RULES = (
     PartialGroup,
     LoosePacking,
     Unrecognised,
+    ShapeAgainstConfig,
 )

@@ -12,13 +12,15 @@ import numpy as np
 from quantscope.containers.records import StoredTensor
 from quantscope.infer.plane_values import PlaneStats
 from quantscope.model import Plane, Severity, Subject
-from quantscope.rules import names
+from quantscope.rules import mates, names
 from quantscope.rules.base import Hit, Page, Rule
 from quantscope.rules.facts import WEIGHT_DTYPES, Facts, data_of
 from quantscope.session.inspection import TensorState
 
 OUTLIER = 1e6
 """A scale this many times its plane's median magnitude is an outlier."""
+FLOAT_OUTLIER = 1e4
+"""The same for separate planes of plain floats against their upper quartile: F16 cannot reach a million times."""
 SIBLING_OUTLIER = 1e4
 """A plane whose median is this far from the median of its like in other layers is one."""
 MIN_EQUAL = 64
@@ -56,6 +58,11 @@ def sidecars(facts: Facts) -> Iterator[StoredTensor]:
         last = name.rpartition(".")[2]
         if any(word in last for word in SIDE_WORDS) and not last.startswith("logit"):
             yield stored
+
+
+def of_weight(stored: StoredTensor) -> bool:
+    """Whether a sidecar by its name scales weights, so that zeros can be padding of an unclaimed format."""
+    return mates.SIDE_KINDS.get(names.last(stored.name)) in ("SCALE-MISSING", "BNB")
 
 
 def place(plane: Plane, index: int) -> str:
@@ -187,7 +194,7 @@ class ZeroScale(Rule):
                 yield self._hit(facts, state, plane, stats, "warning", divides)
         for stored in sidecars(facts):
             small = facts.small(stored.name)
-            if small is None or not any(v == 0 for v in small.values):
+            if small is None or of_weight(stored) or not any(v == 0 for v in small.values):
                 continue
             last = names.last(stored.name)
             divides = "global" in last
@@ -341,7 +348,7 @@ class NegativeScale(Rule):
             )
         for stored in sidecars(facts):
             small = facts.small(stored.name)
-            if small is not None and any(v < 0 for v in small.values):
+            if small is not None and not of_weight(stored) and any(v < 0 for v in small.values):
                 yield self.hit(
                     facts.of_stored(stored),
                     f"{names.last(stored.name)} is negative: {min(small.values):.4g}",
@@ -381,7 +388,7 @@ class OutlierScale(Rule):
                 continue
             key = (names.role_of(state.tensor.module), plane.suffix, stats.dtype)
             across[key].append((state, plane, stats))
-            if stats.largest is not None and stats.largest > OUTLIER * stats.median:
+            if stats.largest is not None and self._stands_out(plane, stats):
                 yield self._hit(facts, state, plane, stats, stats.median, "the plane's median")
         for group in across.values():
             if len(group) < 2:
@@ -393,6 +400,16 @@ class OutlierScale(Rule):
                     yield self._hit(
                         facts, state, plane, stats, usual, "the same plane of other layers"
                     )
+
+    @staticmethod
+    def _stands_out(plane: Plane, stats: PlaneStats) -> bool:
+        largest, middle = stats.largest or 0.0, stats.median or 0.0
+        if largest > OUTLIER * middle:
+            return True
+        plain = stats.dtype in ("F16", "BF16", "F32") and plane.spans[0].count == 1
+        return (
+            plain and stats.examined >= 8 and largest > FLOAT_OUTLIER * (stats.quartile or largest)
+        )
 
     def _hit(
         self,
@@ -439,7 +456,13 @@ class ConstantScale(Rule):
             if stats.constant is None or stats.examined < MIN_EQUAL or plane.role != "scale":
                 continue
             word = state.tensor.word.lower() + (state.contract.value("element") or "").lower()
-            if "tq" in word or "ternary" in word or "bitnet" in word or "q1_0" in word:
+            if (
+                "tq1_0" in word
+                or "tq2_0" in word
+                or "ternary" in word
+                or "bitnet" in word
+                or "q1_0" in word
+            ):
                 continue
             if stats.dtype == "F8_E8M0" and stats.constant != 1.0 and stats.examined < 1024:
                 continue

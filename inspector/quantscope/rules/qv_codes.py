@@ -20,11 +20,13 @@ MIN_ROWS = 4
 """Fewer zero rows than this in a large tensor are pruning, not damage."""
 ONE_SIDED = 0.01
 MIN_ELEMENTS = 2048
-RANDOM_BITS = 7.85
-"""Entropy of a 4 KiB window of random bytes is about 7.95 bits a byte."""
-ENTROPY_GAP = 0.45
+RANDOM_BITS = 7.943
+"""Entropy of a 4 KiB window of random bytes is 7.955 bits a byte, give or take 0.004."""
+ENTROPY_GAP = 0.07
+SPREADS = 8
+"""A random window stands this many spreads above the others, whatever their own entropy."""
 MIN_WINDOWS = 4
-SIBLING_GAP = 0.8
+SIBLING_GAP = 0.25
 PLAIN_ELEMENTS = 1 << 18
 
 
@@ -263,23 +265,23 @@ class EntropyFar(Rule):
             size = windows.bytes_examined
             alike[names.role_of(state.tensor.module), state.tensor.word, size].append(state)
             high = windows.entropy_highest
+            above = high - windows.entropy_quartile
             if (
                 windows.windows >= MIN_WINDOWS
                 and high > RANDOM_BITS
-                and high - windows.entropy_median > ENTROPY_GAP
-                and high - windows.entropy_median > 6 * windows.spread
+                and above > max(ENTROPY_GAP, SPREADS * windows.spread)
             ):
                 yield self.hit(
                     _at(facts, state, windows, windows.highest_at, windows.window_bytes),
                     f"a {windows.window_bytes // 1024} KiB window has byte entropy {high:.1f} bits against "
-                    f"{windows.entropy_median:.1f}",
+                    f"{windows.entropy_quartile:.1f}",
                     fold="window",
                     many="windows of {count} tensors have the byte entropy of random data",
                     impact="the weights concerned are noise",
                     try_="compare the file's SHA-256 with the publisher's",
                     who="config",
                     confidence="strong",
-                    data={"highest": round(high, 3), "median": round(windows.entropy_median, 3)},
+                    data={"highest": round(high, 3), "usual": round(windows.entropy_quartile, 3)},
                     would_settle="the publisher's file hash",
                 )
         yield from self._siblings(facts, alike)
@@ -294,9 +296,11 @@ class EntropyFar(Rule):
                 continue
             usual = median(values) if len(values) > 2 else min(values)
             for state, windows in found:
-                if windows is None or windows.entropy < usual + ENTROPY_GAP:
+                if windows is None or windows.entropy < usual + SIBLING_GAP:
                     continue
-                if windows.entropy < RANDOM_BITS - 0.1 or windows.high_windows:
+                if windows.windows and windows.entropy_lowest < RANDOM_BITS:
+                    continue
+                if not windows.windows and windows.entropy < 7.8:
                     continue
                 yield self.hit(
                     _at(
