@@ -117,6 +117,10 @@ class Declarations:
         """Every leaf of every quantization section and all container metadata, null included."""
         for section in self.sections:
             yield from _leaves(section.file, section.pointer, section.data)
+        modelopt = self.configs.get("hf_quant_config.json")
+        if modelopt is not None and isinstance(modelopt.data, dict):
+            rest = {key: value for key, value in modelopt.data.items() if key != "quantization"}
+            yield from _leaves(modelopt.name, "", rest)
         for file in self.files:
             prefix = "__metadata__/" if file.kind == "safetensors" else ""
             for key, value in file.metadata.items():
