@@ -102,27 +102,34 @@ class PlaneBytesUsed(msgspec.Struct, frozen=True, kw_only=True):
 class ErrorModel(msgspec.Struct, frozen=True, kw_only=True):
     """Rounding points of a kernel, declared before any output exists.
 
+    Types are `f16`, `bf16`, `f32`, `e4m3`, `bf16_truncated` (cut instead of rounded: twice the error) and
+    `exact`. `parity.tolerance` turns the model into a bound.
+
     Attributes:
         input_dtype: type of x as the kernel gets it; inputs are exactly representable in it.
         weight_dtype: type that a dequantized weight is rounded to before it is multiplied.
-        weight_roundings: how many roundings to `weight_dtype` a weight takes.
+        weight_roundings: how many such roundings a weight takes, each apart from its neighbours'.
+        scale_dtype: type in which scales are held: one rounding that all weights of a group share.
+        zero_dtype: type in which a zero folded around `pivot`, (pivot - z) * s, is held, shared likewise.
+        pivot: what codes are counted from where the zero is folded.
         accumulate_dtype: type of the running sum.
         output_dtype: type of the result; the last rounding.
-        magnitude: what is rounded per weight: `difference` |q-z|*s; `parts` (|q|+|z|)*s, where q*s and z*s
-            are formed apart; `folded` (|q-pivot|+|pivot-z|)*s, where the zero is folded around `pivot`.
-        pivot: pivot of `folded`.
+        magnitude: what is rounded per weight: `difference` |q-z|*s; `parts` |q|*s + |z|*s, where q*s and
+            z*s are formed apart; `folded` |q-pivot|*s + |pivot-z|*s.
         activation: how the kernel itself quantizes activations.
         activation_block: values one activation scale covers; 0 is a whole row.
         statement: the counted rounding points in words, with their source.
     """
 
     input_dtype: str
-    weight_dtype: str = "f32"
+    weight_dtype: str = "exact"
     weight_roundings: int = 0
+    scale_dtype: str = "exact"
+    zero_dtype: str = "exact"
+    pivot: float = 0.0
     accumulate_dtype: str = "f32"
     output_dtype: str = "f32"
     magnitude: Literal["difference", "parts", "folded"] = "difference"
-    pivot: float = 0.0
     activation: Literal["none", "q8_block", "int8_row"] = "none"
     activation_block: int = 0
     statement: str = ""

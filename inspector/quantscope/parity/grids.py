@@ -1,0 +1,88 @@
+"""Types that kernels compute in: rounding to them, and how far a rounding reaches."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from quantscope.decode.parts import Array
+from quantscope.decode.roundings import to_bf16, to_f16
+from quantscope.decode.small_floats import float_table
+
+UNIT_ROUNDOFF: dict[str, float] = {
+    "exact": 0.0,
+    "f64": 2.0**-53,
+    "f32": 2.0**-24,
+    "f16": 2.0**-11,
+    "bf16": 2.0**-8,
+    "bf16_truncated": 2.0**-7,
+    "e4m3": 2.0**-4,
+}
+"""Largest relative error of one rounding to nearest: half a unit in the last place of 1; cutting doubles it."""
+
+UNDERFLOW: dict[str, float] = {
+    "exact": 0.0,
+    "f64": 2.0**-1022,
+    "f32": 2.0**-126,
+    "f16": 2.0**-25,
+    "bf16": 2.0**-126,
+    "bf16_truncated": 2.0**-126,
+    "e4m3": 2.0**-10,
+}
+"""Largest absolute error of a rounding near zero: half the smallest subnormal; for types with the exponents of
+float32 the smallest normal number, since many kernels flush subnormals to zero."""
+
+LARGEST: dict[str, float] = {
+    "f64": 1.7976931348623157e308,
+    "f32": 3.4028234663852886e38,
+    "f16": 65504.0,
+    "bf16": 3.3895313892515355e38,
+    "bf16_truncated": 3.3895313892515355e38,
+    "e4m3": 448.0,
+}
+
+
+def representable(values: Array, dtype: str) -> Array:
+    """Values rounded to a type, float32, ties to even; beyond the largest finite one they saturate.
+
+    `e4m3` is rounded on a grid moved by the power of two that puts the largest magnitude below 448, which
+    is how an fp8 kernel with a power-of-two activation scale sees them.
+    """
+    wide = np.asarray(values, dtype=np.float32)
+    if dtype in ("f32", "f64", "exact"):
+        return wide
+    if dtype in ("bf16", "bf16_truncated"):
+        return to_bf16(np.ascontiguousarray(wide))
+    if dtype == "f16":
+        return to_f16(np.clip(wide, -LARGEST["f16"], LARGEST["f16"]))
+    if dtype == "e4m3":
+        shift = np.float32(2.0 ** e4m3_exponent(wide))
+        return nearest_e4m3(wide / shift) * shift
+    raise ValueError(f"no kernel takes activations of type {dtype}")
+
+
+def e4m3_exponent(values: Array) -> int:
+    """Power of two by which values are divided so that their largest magnitude lies in (224, 448]."""
+    largest = float(np.max(np.abs(values), initial=0.0))
+    if largest == 0.0 or not np.isfinite(largest):
+        return 0
+    return int(np.ceil(np.log2(largest / LARGEST["e4m3"])))
+
+
+def nearest_e4m3(values: Array) -> Array:
+    """Nearest finite E4M3 values, ties to the even code, saturating; float32."""
+    grid, codes = _positive_e4m3()
+    magnitude = np.minimum(np.abs(values), grid[-1])
+    upper = np.clip(np.searchsorted(grid, magnitude), 1, grid.size - 1)
+    below, above = grid[upper - 1], grid[upper]
+    left, right = magnitude - below, above - magnitude
+    take_above = (right < left) | ((right == left) & (codes[upper] % 2 == 0))
+    rounded: Array = np.copysign(np.where(take_above, above, below), values)
+    return rounded.astype(np.float32)
+
+
+@cache
+def _positive_e4m3() -> tuple[Array, Array]:
+    table = float_table("e4m3fn")[:0x7F]
+    return table.astype(np.float32), np.arange(0x7F)
