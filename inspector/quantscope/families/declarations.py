@@ -120,7 +120,8 @@ class Declarations:
         modelopt = self.configs.get("hf_quant_config.json")
         if modelopt is not None and isinstance(modelopt.data, dict):
             rest = {key: value for key, value in modelopt.data.items() if key != "quantization"}
-            yield from _leaves(modelopt.name, "", rest)
+            if rest:
+                yield from _leaves(modelopt.name, "", rest)
         for file in self.files:
             prefix = "__metadata__/" if file.kind == "safetensors" else ""
             for key, value in file.metadata.items():
