@@ -34,8 +34,20 @@ FOLDERS = (
     "compressed-tensors-mixed",
     "compressed-tensors-pack",
     "compressed-tensors-padded",
+    "gptqmodel-bnb-int8",
+    "gptqmodel-bnb-nf4",
+    "gptqmodel-fp8-block",
+    "gptqmodel-fp8-tensor",
+    "gptqmodel-gguf-q4_0",
+    "gptqmodel-gguf-q4_k_m",
+    "gptqmodel-gguf-q8_0",
+    "gptqmodel-planar",
+    "gptqmodel-v2",
     "mlx-variants",
 )
+
+PLAIN = ("gptqmodel-fp8-block", "gptqmodel-fp8-tensor")
+"""Oracles in plain float32: the loader that rounds the scales first had no part in them."""
 
 
 def stored_dtypes(path: Path) -> dict[str, str]:
@@ -102,7 +114,7 @@ def test_sizes_solve_and_declarations_agree(folder: str, name: str) -> None:
 @pytest.mark.parametrize(("folder", "name"), MODULES)
 def test_decode_is_the_producers_bit_for_bit(folder: str, name: str) -> None:
     wanted = oracle(folder)[name]
-    found = decode(folder, name)
+    found = decode(folder, name, as_producer=folder not in PLAIN)
     kind = stored_dtypes(DATA / folder / "oracle.safetensors")[name]
     rounded = round_to(found, {"F16": "f16", "BF16": "bf16", "F32": "f32"}[kind])
     assert rounded.shape == wanted.shape

@@ -2,7 +2,8 @@
 
 Planes: bitsandbytes (utils.py, nn/modules.py), GPTQModel with the name weight_scb
 (gptqmodel/nn_modules/qlinear/bitsandbytes.py). Rule: code * SCB * 7.874015718698502e-3 in float32, the
-constant and not a division by 127 (bitsandbytes, functional.py, int8_vectorwise_dequant).
+constant and not a division by 127 (bitsandbytes, functional.py, int8_vectorwise_dequant); GPTQModel 7.7.0
+itself computes code * (weight_scb / 127).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+import msgspec
 import numpy as np
 from quantscope.decode.parts import Array, Parts
 from quantscope.decode.plane_reader import PlaneReader
@@ -26,6 +28,9 @@ from quantscope.model import (
 
 from quantscope_plugins.families import bnb_config
 from quantscope_plugins.families.grid_weight import GridWeight
+
+GPTQMODEL_SCALE = "weight_scb"
+"""Its name in GPTQModel, whose own dequantizer computes code * (weight_scb / 127)."""
 
 FACTOR = np.float32(7.874015718698502e-3)
 LAYOUTS = {1: "col32", 2: "col_turing", 3: "col_ampere"}
@@ -46,7 +51,7 @@ class BnbInt8(GridWeight):
         self, index: TensorIndex, declared: Declarations
     ) -> Iterator[LogicalTensor | Companion | Orphan]:
         """One logical tensor per int8 weight with SCB."""
-        for suffix in ("SCB", "weight_scb"):
+        for suffix in ("SCB", GPTQMODEL_SCALE):
             for module in index.modules_with(suffix):
                 weight, scale = index.get(module, "weight"), index.get(module, suffix)
                 assert scale is not None
@@ -106,8 +111,20 @@ class BnbInt8(GridWeight):
         """The config."""
         return bnb_config.claims(tensor.module, declared)
 
+    def candidates(self, tensor: LogicalTensor) -> Iterator[Reading]:
+        """The one reading, with its producer's rule."""
+        for reading in super().candidates(tensor):
+            own = reading.scale and reading.scale[0].name == GPTQMODEL_SCALE
+            rule = "code * (weight_scb / 127)" if own else "code * SCB * 7.874015718698502e-3"
+            arithmetic = msgspec.structs.replace(reading.arithmetic, rule=rule)
+            yield msgspec.structs.replace(reading, arithmetic=arithmetic)
+
     def combine(self, parts: Parts, reading: Reading, as_producer: bool) -> Array:
-        """The row's maximum first, then the constant, each product rounded."""
+        """The row's maximum first, then the constant, each product rounded; GPTQModel divides the maximum first."""
+        if as_producer and reading.scale[0].name == GPTQMODEL_SCALE:
+            inner = parts.per_element(parts.scale[0]) / np.float32(127)
+            own: Array = parts.codes.astype(np.float32) * inner
+            return own
         product = parts.codes.astype(np.float32) * parts.per_element(parts.scale[0])
         weights: Array = product * FACTOR
         return weights

@@ -21,21 +21,24 @@ from quantscope_plugins.families.gguf import Gguf, block_planes
 from quantscope_plugins.families.model_shapes import declared_row_length
 from quantscope_plugins.families.qweight_config import Scope
 
-TYPES = ("Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
-"""Types that GPTQModel writes."""
+TYPES = ("Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "Q2_0", "Q1_0")
+"""Types that GPTQModel writes; of several that fit a row without a declaration, the first."""
 
-BY_NAME = {
-    "q4_0": "Q4_0",
-    "q8_0": "Q8_0",
-    "q4_k": "Q4_K",
-    "q4_k_s": "Q4_K",
-    "q4_k_m": "Q4_K",
-    "q5_k": "Q5_K",
-    "q5_k_s": "Q5_K",
-    "q5_k_m": "Q5_K",
-    "q6_k": "Q6_K",
-}
-"""`bits` or `format` of the config -> ggml type (GPTQModel, qlinear/gguf.py)."""
+KEYS = ("format", "checkpoint_format", "bits")
+
+
+def named_type(bits: object, written: object) -> str | None:
+    """The ggml type of `bits` and a format such as `q_k_m`, or of an alias such as `q4_k_m`.
+
+    Source: GPTQModel, gptqmodel/quantization/config.py (GGUFBits), qlinear/gguf.py.
+    """
+    text = str(written).lower().replace("-", "_")
+    if text.startswith("q_") and isinstance(bits, int):
+        text = f"q{bits}{text[1:]}"
+    for kind in TYPES:
+        if text == kind.lower() or text.startswith(kind.lower() + "_"):
+            return kind
+    return None
 
 
 class GptqGguf(Gguf):
@@ -91,8 +94,8 @@ class GptqGguf(Gguf):
         fits = [kind for kind in TYPES if stored.shape[1] % BLOCK_TYPES[kind].type_bytes == 0]
         for section in _sections(declared):
             scope = Scope(section, module)
-            for key in ("bits", "format"):
-                kind = BY_NAME.get(str(scope.value(key)).lower())
+            for key in KEYS:
+                kind = named_type(scope.value("bits"), scope.value(key))
                 if kind in fits:
                     return kind
         length = declared_row_length(declared, module)
@@ -109,10 +112,10 @@ class GptqGguf(Gguf):
         """The type named by `bits` or `format`."""
         for section in _sections(declared):
             scope = Scope(section, tensor.module)
-            for key in ("bits", "format"):
-                kind = BY_NAME.get(str(scope.value(key)).lower())
+            for key in KEYS:
+                kind = named_type(scope.value("bits"), scope.value(key))
                 if kind is not None:
-                    yield scope.claim("element", kind, key)
+                    yield scope.claim("element", kind, key, basis="by_definition")
 
 
 def _sections(declared: Declarations) -> list[Section]:

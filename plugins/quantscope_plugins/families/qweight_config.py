@@ -44,7 +44,7 @@ LAYOUT_BY_FORMAT: dict[str, dict[str, Json]] = {
     "gemv_fast": {"word": "I16", "axis": "in", "order": "tile"},
     "llm-awq": {"word": "I16", "axis": "in", "order": "tile"},
 }
-"""Format word -> packing fixed by its definition."""
+"""Format word -> packing fixed by its definition; planar words of 2, 4 and 8 bits are the sequential ones."""
 
 PLACEMENT_BY_FORMAT = {"marlin": "marlin", "gemv_fast": "gemv_fast", "llm-awq": "gemv_fast"}
 
@@ -141,7 +141,7 @@ def qweight_claims(module: str, declared: Declarations) -> Iterator[Claim]:
             yield section.claim("element", "plain", *scope.excluded)
         yield from _numbers(scope)
         yield from _order(scope)
-        yield from _format_claims(section)
+        yield from _format_claims(scope)
         yield from _method_claims(section)
     yield from _metadata_claims(declared)
 
@@ -177,7 +177,9 @@ def _order(scope: Scope) -> Iterator[Claim]:
         yield scope.claim("order", "natural", "static_groups", basis="by_definition")
 
 
-def _format_claims(section: Section) -> Iterator[Claim]:
+def _format_claims(scope: Scope) -> Iterator[Claim]:
+    section = scope.section
+    width = next((w for w in (scope.value(key) for key in _BITS) if _is_int(w)), None)
     for key in _FORMATS:
         written = section.get(key)
         if not isinstance(written, str):
@@ -188,7 +190,10 @@ def _format_claims(section: Section) -> Iterator[Claim]:
         if word in ZERO_KIND_BY_FORMAT:
             yield section.claim("zero", ZERO_KIND_BY_FORMAT[word], key, basis="by_definition")
         if word in LAYOUT_BY_FORMAT:
-            yield section.claim("packing", LAYOUT_BY_FORMAT[word], key, basis="by_definition")
+            layout = LAYOUT_BY_FORMAT[word]
+            if word == "gptq_p" and width in (2, 4, 8):
+                layout = {"axis": "in", "order": "sequential"}
+            yield section.claim("packing", layout, key, basis="by_definition")
         if word in PLACEMENT_BY_FORMAT:
             yield section.claim("placement", PLACEMENT_BY_FORMAT[word], key, basis="by_definition")
 
