@@ -31,6 +31,7 @@ FOLDERS = (
     "autoawq-marlin",
     "autogptq-marlin",
     "bitsandbytes-variants",
+    "comfy-kitchen",
     "compressed-tensors-mixed",
     "compressed-tensors-pack",
     "compressed-tensors-padded",
