@@ -11,7 +11,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from quantscope.evidence.metrics import NonFiniteError, NumericError, code_fractions
 from quantscope.evidence.run import evaluate
@@ -106,14 +106,28 @@ def logit_groups(draw: st.DrawFn) -> dict[str, Any]:
     return {"reference": reference, "candidate": candidate, "targets": targets, "mask": mask}
 
 
+def is_shifted(reference: list[float], candidate: list[float]) -> bool:
+    """Whether the two rows differ by one constant, exactly: then p = q."""
+    differences = {Fraction(b) - Fraction(a) for a, b in zip(reference, candidate, strict=True)}
+    return len(differences) == 1
+
+
 def log_softmax(row: list[float]) -> list[mpmath.mpf]:
     values = [mpmath.mpf(value) for value in row]
     total = mpmath.log(mpmath.fsum(mpmath.exp(value) for value in values))
     return [value - total for value in values]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(logit_groups())
+@example(
+    {
+        "reference": [[0.0, 0.0, 655.0]],
+        "candidate": [[0.0, 2.2250738585072014e-308, 655.0]],
+        "targets": [0],
+        "mask": [True],
+    }
+)
 def test_logits_metrics_equal_high_precision(group: dict[str, Any]) -> None:
     scored = [index for index, kept in enumerate(group["mask"]) if kept]
     with mpmath.workdps(1000):
@@ -129,8 +143,11 @@ def test_logits_metrics_equal_high_precision(group: dict[str, Any]) -> None:
             -mpmath.fsum(side[index][group["targets"][index]] for index in scored)
             for side in (p, q)
         ]
-        if abs(kl) < mpmath.mpf(10) ** -900:
+        if all(is_shifted(group["reference"][i], group["candidate"][i]) for i in scored):
             kl = mpmath.mpf(0)
+        elif abs(kl) < mpmath.mpf(10) ** -800:
+            # Not zero, but beyond the digits carried here.
+            kl = mpmath.mpf(10) ** -800
         matches = sum(
             group["reference"][index].index(max(group["reference"][index]))
             == group["candidate"][index].index(max(group["candidate"][index]))

@@ -101,6 +101,11 @@ def test_tiny_p_is_not_flushed_before_a_large_log_ratio_multiplies_it() -> None:
     assert kl(x, y) == pytest.approx(exact, rel=1e-9, abs=0)
 
 
+def test_mass_that_moves_by_more_than_exp_can_hold() -> None:
+    assert kl([0, 0], [0, 800]) == pytest.approx(400 - math.log(2), rel=1e-14, abs=0)
+    assert kl([0, 0], [0, 1e6]) == pytest.approx(5e5 - math.log(2), rel=1e-14, abs=0)
+
+
 def test_nearly_equal_rows_never_come_out_negative() -> None:
     rng = np.random.default_rng(5)
     x = rng.normal(size=(200, 300)) * 5

@@ -75,7 +75,7 @@ def decode_codes(
     """(code - zero_point) * scale for each code, each rounded once to binary64.
 
     Raises:
-        NumericError: a value overflows, or is not zero and becomes zero.
+        NumericError: a value overflows. None becomes zero: the least one is the scale itself.
     """
     table = np.zeros(QMAX + 1, dtype=np.float64)
     present: npt.NDArray[Any] = np.unique(codes)
@@ -85,12 +85,11 @@ def decode_codes(
             value = float(exact)
         except OverflowError:
             value = math.inf
-        if math.isinf(value) or (value == 0.0 and exact != 0):
-            what = "overflows binary64" if math.isinf(value) else "is not zero and becomes zero"
+        if math.isinf(value):
             raise NumericError(
                 stage="(code - zero_point) * scale",
                 field=f"{field}.decoded",
-                reason=f"the value of code {code} {what}",
+                reason=f"the value of code {code} overflows binary64",
             )
         table[code] = value
     return table[codes]
