@@ -196,6 +196,8 @@ def _quark_tensor(
         "fp8_e4m3": "e4m3fn",
         "fp8_e5m2": "e5m2",
         "fp4": "e2m1",
+        "fp6_e2m3": "e2m3",
+        "fp6_e3m2": "e3m2",
         "int8": "s8",
         "uint8": "u8",
         "int4": "s4",
