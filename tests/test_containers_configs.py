@@ -63,6 +63,7 @@ def test_config_files_are_read_and_hashed(tmp_path: Path) -> None:
         (b"[1]", "config-not-object", True),
         (b" " * (17 << 20), "config-too-large", False),
     ],
+    ids=["cut", "utf-16", "utf-8", "deep", "digits", "bom", "twice", "list", "large"],
 )
 def test_odd_config_files_are_told_and_the_weights_open(
     data: bytes, slug: str, parsed: bool, tmp_path: Path
@@ -92,6 +93,7 @@ LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         "\0",
         "a: b: c",
     ],
+    ids=["laughs", "loop", "deep", "object", "cut", "zero", "colons"],
 )
 def test_hostile_yaml_is_refused(text: str, tmp_path: Path) -> None:
     opened = _configs(tmp_path, recipe__yaml=text)

@@ -276,6 +276,7 @@ def test_other_files_and_devices_are_no_checkpoint(tmp_path: Path) -> None:
         (b"", "pt-empty-file"),
         (b"garbage garbage", "pt-unknown"),
     ],
+    ids=["lfs", "legacy", "empty", "garbage"],
 )
 def test_a_folder_with_only_pickles_or_pointers_opens_unparsed(
     data: bytes, slug: str, tmp_path: Path

@@ -170,6 +170,7 @@ def test_files_beside_an_index_are_told_only_where_they_belong_to_the_set(
     "name",
     ["../secret.safetensors", "/etc/passwd", "a/../../secret.safetensors", "C:\\x.safetensors",
      "..\\secret.safetensors", "\\\\host\\x", "a\0b", ""],
+    ids=["up", "absolute", "through", "drive", "backslash", "host", "zero", "empty"],
 )  # fmt: skip
 def test_shard_names_cannot_leave_the_folder(name: str, sharded: Path) -> None:
     _save(sharded.parent / "secret.safetensors", "secret")
@@ -218,6 +219,7 @@ def test_a_shard_in_a_subfolder_is_lawful(tmp_path: Path) -> None:
         ("[" * 100_000, "index-unreadable"),
         ('{"weight_map": {"a.weight": "NAME", "a.weight": "NAME"}}', "index-duplicate-key"),
     ],
+    ids=["list", "empty object", "map list", "number", "null", "cut", "empty", "deep", "twice"],
 )  # fmt: skip
 def test_an_odd_index_is_told_and_the_shards_open_all_the_same(
     text: str, slug: str, sharded: Path

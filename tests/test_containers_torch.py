@@ -251,6 +251,7 @@ def test_a_pickle_that_breaks_off_keeps_what_came_before(
         (b"hello world", "pt-unknown"),
         (b"<html></html>", "pt-html-page"),
     ],
+    ids=["empty", "legacy", "zip", "text", "html"],
 )
 def test_files_that_are_no_torch_zip_are_named(data: bytes, slug: str, tmp_path: Path) -> None:
     path = tmp_path / "m.pt"
