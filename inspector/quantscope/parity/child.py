@@ -36,9 +36,9 @@ class Channel:
 
 def main() -> int:
     """Serve jobs until stdin closes."""
-    channel = _own_stdout()
-    _cap_memory(int(os.environ.get("QUANTSCOPE_PARITY_MEMORY", "0")))
-    jobs = _jobs_from_stdin()
+    channel = own_stdout()
+    cap_memory(int(os.environ.get("QUANTSCOPE_PARITY_MEMORY", "0")))
+    jobs = jobs_from_stdin()
     channel.send("started", os.getpid())
     while True:
         line = jobs.get()
@@ -49,7 +49,7 @@ def main() -> int:
         except MemoryError as problem:
             channel.send("error", {"reason": "out_of_memory", "message": str(problem)})
         except Exception as problem:  # boundary: whatever a kernel raises is a result
-            channel.send("error", _described(problem))
+            channel.send("error", described(problem))
 
 
 def _serve(job: dict[str, Any], channel: Channel) -> None:
@@ -73,7 +73,8 @@ def _serve(job: dict[str, Any], channel: Channel) -> None:
     channel.send("result", result)
 
 
-def _described(problem: Exception) -> dict[str, str]:
+def described(problem: Exception) -> dict[str, str]:
+    """What a job raised, as an error message; the traceback goes to stderr."""
     text = f"{type(problem).__name__}: {problem}"
     memory = "out of memory" in text.lower() or "can't allocate memory" in text.lower()
     lines = traceback.format_exception(problem)
@@ -81,14 +82,14 @@ def _described(problem: Exception) -> dict[str, str]:
     return {"reason": "out_of_memory" if memory else "raised", "message": text[:2000]}
 
 
-def _own_stdout() -> Channel:
+def own_stdout() -> Channel:
     """Keep the real stdout for messages and send whatever else is printed to stderr."""
     descriptor = os.dup(1)
     os.dup2(2, 1)
     return Channel(descriptor)
 
 
-def _jobs_from_stdin() -> Any:
+def jobs_from_stdin() -> Any:
     """A queue of lines, filled by a thread; it ends the process when stdin closes."""
     import queue
 
@@ -106,7 +107,7 @@ def _jobs_from_stdin() -> Any:
     return jobs
 
 
-def _cap_memory(nbytes: int) -> None:
+def cap_memory(nbytes: int) -> None:
     """Limit private memory and core files where the system can; a device's reserved addresses do not count."""
     try:
         import resource

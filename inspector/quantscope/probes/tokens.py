@@ -1,0 +1,177 @@
+"""Token ids for a check: from a file, from text through the checkpoint's own tokenizer, or drawn at random."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+
+from quantscope.checkpoint import Checkpoint
+from quantscope.errors import MissingExtraError, QuantscopeError, UsageError
+from quantscope.model import Json
+from quantscope.probes.model import TokenRequest, Tokens
+from quantscope.probes.passage import PASSAGE, SOURCE
+
+MAX_TEXT_BYTES = 4 << 20
+GPT2_LIKE = ("smollm", "gpt-2", "gpt2", "smollm2")
+"""GGUF pre-tokenizers whose rule is digits one by one and GPT-2's byte-level split (llama.cpp, llama-vocab)."""
+
+
+class TokensError(QuantscopeError):
+    """No token ids can be had the way that was asked for."""
+
+
+def make_tokens(request: TokenRequest, checkpoint: Checkpoint, vocabulary: int) -> Tokens:
+    """Ids of `targets` + 1 tokens at most.
+
+    Args:
+        request: source and count.
+        checkpoint: whose tokenizer is used for text.
+        vocabulary: rows of the embedding; an id outside is refused.
+
+    Raises:
+        TokensError: no tokenizer for text, or ids that do not fit the vocabulary.
+        UsageError: the ids file is not what it should be.
+    """
+    wanted = request.targets + 1
+    if request.source == "random":
+        generator = np.random.default_rng(request.seed)
+        ids = [int(i) for i in generator.integers(0, vocabulary, size=wanted)]
+        return _tokens(ids, f"random, seed {request.seed}", scored=False, bos="none", unverified=())
+    if request.source == "ids":
+        ids = _ids_file(Path(request.path))[:wanted]
+        _check(ids, vocabulary)
+        source = f"ids from {Path(request.path).name}"
+        return _tokens(
+            ids, source, scored=True, bos="as given", unverified=("tokenizer", "positions")
+        )
+    text, source = (PASSAGE, SOURCE) if request.source == "passage" else _text(Path(request.path))
+    ids, tokenizer, bos = tokenize(text, checkpoint)
+    ids = ids[:wanted]
+    _check(ids, vocabulary)
+    return _tokens(
+        ids,
+        f"{source}; {tokenizer}",
+        scored=True,
+        bos=bos,
+        unverified=("tokenizer", "chat template", "positions"),
+    )
+
+
+def tokenize(text: str, checkpoint: Checkpoint) -> tuple[list[int], str, str]:
+    """Ids, which tokenizer gave them, and what stands first.
+
+    Raises:
+        TokensError: the checkpoint has no tokenizer that can be built without guessing.
+        MissingExtraError: `tokenizers` is not installed.
+    """
+    try:
+        import tokenizers
+    except ImportError:
+        raise MissingExtraError(
+            "text needs the package tokenizers", hint="pip install 'quantscope[probe]'"
+        ) from None
+    file = Path(checkpoint.opened.root) / "tokenizer.json"
+    if file.is_file():
+        built = tokenizers.Tokenizer.from_file(str(file))
+        ids = list(built.encode(text, add_special_tokens=True).ids)
+        return ids, "tokenizer.json", "as tokenizer.json adds; conditions only"
+    for opened in checkpoint.opened.files:
+        if opened.kind == "gguf" and "tokenizer.ggml.model" in opened.metadata:
+            return _gguf_tokenize(text, checkpoint, opened.file_id, opened.metadata)
+    raise TokensError(
+        "the checkpoint has no tokenizer.json and no GGUF vocabulary",
+        hint="give ids with --tokens FILE (JSON list), or random ids for KL only with --tokens random",
+    )
+
+
+def _gguf_tokenize(
+    text: str, checkpoint: Checkpoint, file_id: int, metadata: dict[str, Json]
+) -> tuple[list[int], str, str]:
+    import tokenizers
+    from tokenizers import decoders, models, pre_tokenizers
+
+    kind, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre", "")
+    if kind != "gpt2" or pre not in GPT2_LIKE:
+        raise TokensError(
+            f"the GGUF vocabulary ({kind}, pre-tokenizer {pre or 'not stated'}) is not one of "
+            f"{', '.join(GPT2_LIKE)}: building it would be a guess",
+            hint="give ids with --tokens FILE (JSON list), or random ids for KL only with --tokens random",
+        )
+    words = read_strings(checkpoint, file_id, "tokenizer.ggml.tokens")
+    merges = [
+        tuple(m.split(" ", 1)) for m in read_strings(checkpoint, file_id, "tokenizer.ggml.merges")
+    ]
+    model = models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=merges)
+    built = tokenizers.Tokenizer(model)
+    steps = [pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    if pre.startswith("smollm"):
+        steps.insert(0, pre_tokenizers.Digits(individual_digits=True))
+    built.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    built.decoder = decoders.ByteLevel()
+    ids = list(built.encode(text, add_special_tokens=False).ids)
+    bos = metadata.get("tokenizer.ggml.bos_token_id")
+    if metadata.get("tokenizer.ggml.add_bos_token") is True and isinstance(bos, int):
+        return [bos, *ids], f"GGUF vocabulary ({pre})", f"BOS {bos}; conditions only"
+    return ids, f"GGUF vocabulary ({pre})", "none"
+
+
+def read_strings(checkpoint: Checkpoint, file_id: int, key: str) -> list[str]:
+    """A long string array of a GGUF, which opening had skipped."""
+    from quantscope.containers.gguf_kv import read_array
+
+    file = checkpoint.file(file_id)
+    value = file.metadata.get(key)
+    if isinstance(value, list):
+        return [str(item) for item in value]
+    if not isinstance(value, dict):
+        raise TokensError(f"the GGUF has no {key}", source=key)
+    words = read_array(checkpoint.sources[file_id], value, byte_order=file.byte_order)
+    return [str(item) for item in words]
+
+
+def _ids_file(path: Path) -> list[int]:
+    try:
+        if path.suffix == ".npy":
+            array = np.load(path, allow_pickle=False).ravel()
+            if array.dtype.kind not in "iu":
+                raise UsageError(f"{path.name} holds {array.dtype}, not token ids")
+            return [int(i) for i in array]
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise UsageError(f"{path.name} is no list of token ids: {problem}") from None
+    if not isinstance(loaded, list) or not all(
+        isinstance(i, int) and not isinstance(i, bool) for i in loaded
+    ):
+        raise UsageError(f"{path.name} is no JSON list of integers")
+    return loaded
+
+
+def _text(path: Path) -> tuple[str, str]:
+    try:
+        data = path.read_bytes()[:MAX_TEXT_BYTES]
+        return data.decode("utf-8"), f"text of {path.name}"
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UsageError(f"{path.name} cannot be read as UTF-8 text: {problem}") from None
+
+
+def _check(ids: list[int], vocabulary: int) -> None:
+    if len(ids) < 2:
+        raise TokensError("fewer than two tokens: nothing can be scored")
+    outside = [i for i in ids if not 0 <= i < vocabulary]
+    if outside:
+        raise TokensError(
+            f"token id {outside[0]} lies outside the vocabulary of {vocabulary}",
+            hint="the tokenizer belongs to another model, or ids were made by another one",
+        )
+
+
+def _tokens(
+    ids: list[int], source: str, *, scored: bool, bos: str, unverified: tuple[str, ...]
+) -> Tokens:
+    digest = hashlib.sha256(np.asarray(ids, dtype="<i8").tobytes()).hexdigest()
+    return Tokens(
+        ids=tuple(ids), source=source, sha256=digest, scored=scored, bos=bos, unverified=unverified
+    )
