@@ -148,6 +148,13 @@ def test_highest_load_meeting_the_target_is_its_own_figure() -> None:
     assert found["target"] == 0.75
 
 
+def test_a_load_that_just_reaches_the_target_meets_it() -> None:
+    slo = Slo(ttft_s=1.0, attainment_target=0.75)
+    records = [request(0, 0.5, 0.1, 3, offered_load_rps=2)] * 3
+    found = figures(*records, lost(0, "timeout", offered_load_rps=2), slo=slo)["loads"]
+    assert found["highest_meeting_target_rps"] == 2
+
+
 def test_highest_load_is_null_with_a_reason_where_it_cannot_be_told() -> None:
     slow = request(0, 9, 1, 2, offered_load_rps=1)
     for records, slo, word in (
