@@ -158,4 +158,16 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
         inferred = state.inferred
         if inferred is not None and (inferred.strength != "convention" or not state.declared):
             return inferred.value
-        return state.declared[0].value if state.declared else None
+        if not state.declared:
+            return None
+        first = state.declared[0].value
+        if inferred is not None and _says_less(first, inferred.value):
+            return inferred.value
+        return first
+
+
+def _says_less(claimed: Json, value: Json) -> bool:
+    """Whether a claim fixes only some keys of a structured value, and those as they are."""
+    if not isinstance(claimed, dict) or not isinstance(value, dict):
+        return bool(claimed == value)
+    return all(key in value and _says_less(claimed[key], value[key]) for key in claimed)
