@@ -27,11 +27,12 @@ class GridWindow(msgspec.Struct, frozen=True):
 
 
 def grid_shape(plane: Plane) -> tuple[int, ...]:
-    """The plane's shape without inner axes of one: [R, 1, C, 1] of ModelOpt blocks is [R, C]."""
+    """The plane's shape as a grid: [R, 1, C, 1] of ModelOpt's blocks is [R, C], trailing axes of one go."""
     shape = plane.shape
-    if len(shape) > 2:
-        kept = tuple(extent for extent in shape if extent != 1)
-        return kept if len(kept) <= 2 else shape
+    if len(shape) == 4 and shape[1] == shape[3] == 1:
+        return shape[0], shape[2]
+    while len(shape) > 2 and shape[-1] == 1:
+        shape = shape[:-1]
     return shape
 
 
