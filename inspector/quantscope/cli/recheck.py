@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quantscope.cli import output, running
+from quantscope.cli import diagnostics, output, running
 from quantscope.cli.diagnostics import ExitCode
-from quantscope.cli.running import RunOptions
 from quantscope.report.words import count_words
 from quantscope.text import inert
 
@@ -26,38 +25,15 @@ _WORDS = {"holds": "holds", "does_not_hold": "DOES NOT HOLD", "not_examined": "n
 @click.option("--full", is_flag=True, help="Name every statement that holds.")
 def command(report: str, path: str, as_json: str | None, full: bool) -> int:
     """Compare the JSON report REPORT with the bytes at PATH; exit code 1 where something differs."""
-    from quantscope.report.recheck import load_report
+    from quantscope.report.recheck import load_report, recheck_path
 
-    result = run(load_report(report), path)
+    with running.stopped_by_interrupt() as stopped:
+        result = recheck_path(load_report(report), path, diagnostics.progress, stopped)
     if as_json is not None:
         output.write_json(result)
     else:
         output.write_text("\n".join(lines_of(result, full)))
     return ExitCode.CHECK_FAILED if result.differs else ExitCode.OK
-
-
-def run(old: object, path: str) -> Recheck:
-    """Inspects the path in the report's own mode and compares."""
-    from quantscope.report.builder import ReportOptions, build
-    from quantscope.report.recheck import recheck
-    from quantscope.report.schema import Report
-    from quantscope.rules.catalogue import catalogue
-
-    assert isinstance(old, Report)
-    rules_now = tuple(catalogue())
-    skipped = tuple(
-        entry.code for entry in old.scope.rules_skipped if not entry.reason.startswith("needs")
-    )
-    options = RunOptions(
-        deep=old.scope.mode == "deep",
-        headers_only=old.scope.mode == "headers",
-        sample=old.scope.sample_groups if old.scope.mode == "sample" else None,
-        ignore=skipped,
-    )
-    with running.opened(path) as checkpoint:
-        inspection = running.inspect_opened(checkpoint, options)
-        draft = build([inspection], ReportOptions(digests=False, whole_files=False))
-        return recheck(old, inspection, draft.report(), rules_now=rules_now)
 
 
 def lines_of(result: Recheck, full: bool) -> Iterator[str]:

@@ -144,20 +144,9 @@ def rendered(draft: Draft, form: str) -> Iterable[bytes]:
         from quantscope.report.html import html_page
 
         return (html_page(report).encode("utf-8"),)
-    from quantscope.report.sarif import sarif
+    from quantscope.report.sarif import rule_texts, sarif
 
     return (canonical_bytes(sarif(report, rule_texts())),)
-
-
-def rule_texts() -> dict[str, Any]:
-    """Texts of every rule, for SARIF."""
-    from quantscope.report.sarif import RuleText
-    from quantscope.rules.catalogue import catalogue
-
-    return {
-        code: RuleText(rule.name, rule.page.checks, rule.page.why)
-        for code, rule in catalogue().items()
-    }
 
 
 def _write(out: str, chunks: Iterable[bytes]) -> None:

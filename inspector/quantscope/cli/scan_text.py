@@ -62,46 +62,57 @@ def _columns() -> int:
 
 def _headings(report: Report, columns: int) -> Iterator[str]:
     for number, entry in enumerate(report.inputs):
-        size = sum(file.size for file in entry.files)
-        own = [tensor for tensor in report.tensors if tensor.input == number]
-        kinds = ", ".join(_kinds(own))
         if entry.kind == "unreadable":
-            yield f"{inert(entry.path)}   could not be opened: {inert(entry.files[0].error or '')}"
+            reason = inert(entry.files[0].error or "")
+            yield _cut_end(f"{inert(entry.path)}   could not be opened: {reason}", columns)
             continue
-        share = (
-            f"{report.scope.tensors_quantized} of {report.scope.tensors_total} tensors quantized"
-        )
-        tail = f"{share}   " if len(report.inputs) == 1 else ""
-        rest = f"   {kinds or 'nothing quantized'}   {tail}{bytes_words(size)}"
-        path = cut_middle(inert(entry.path), max(20, columns - len(rest)))
-        yield _cut_end(path + rest, columns)
+        own = [tensor for tensor in report.tensors if tensor.input == number]
+        parts = [count_words(sum(tensor.count for tensor in own), "quantized tensor")]
+        parts.append(bytes_words(sum(file.size for file in entry.files)))
+        if len(report.inputs) == 1:
+            parts[0] += f" of {report.scope.tensors_total}"
+            parts.append(f"{report.run.duration_s:.1f} s")
+        rest = "   " + "   ".join(parts)
+        yield cut_middle(inert(entry.path), max(20, columns - len(rest))) + rest
+        kinds = ", ".join(_kinds(own)) or "nothing quantized"
+        origin = "   ".join(_origin(report))
+        if len(kinds) + len(origin) + 3 <= columns:
+            yield f"{kinds}   {origin}".rstrip()
+        else:
+            yield from (_cut_end(line, columns) for line in (kinds, origin) if line)
+
+
+def _origin(report: Report) -> Iterator[str]:
+    """Size and claimed producer, where the report is about one input."""
+    if len(report.inputs) != 1:
+        return
     bits = report.summary.bits_per_weight.effective
-    parts = [f"{report.summary.parameters:,} parameters"]
     if bits is not None:
-        parts.append(f"{bits:.2f} bits/weight where quantized")
-    identity = report.identity["producer"]
-    if not isinstance(identity, str) and len(report.inputs) == 1:
-        version = report.identity["producer_version"]
+        yield f"{bits:.2f} bits/weight"
+    yield f"{report.summary.parameters:,} parameters"
+    producer, version = report.identity["producer"], report.identity["producer_version"]
+    if not isinstance(producer, str):
         shown = "" if isinstance(version, str) else f" {version.value}"
-        parts.append(f"says it was written by {inert(str(identity.value))}{inert(shown)}")
-    parts.append(f"{report.run.duration_s:.1f} s")
-    yield "  ".join(parts)
+        yield inert(f"says: by {producer.value}{shown}")
 
 
 def _kinds(tensors: Sequence[TensorEntry]) -> list[str]:
+    """Kinds of tensors, most frequent first; the family once where there is only one."""
     counts: Counter[str] = Counter()
+    families = {tensor.family for tensor in tensors}
     for tensor in tensors:
-        counts[kind_words(tensor)] += tensor.count
-    shown = [
-        text if len(counts) == 1 else f"{text} x{count}" for text, count in counts.most_common(3)
-    ]
+        counts[kind_words(tensor, with_family=len(families) > 1)] += tensor.count
+    top = counts.most_common(3)
+    shown = [text if len(counts) == 1 else f"{text} x{count}" for text, count in top]
+    if len(families) == 1 and shown:
+        shown[0] = f"{inert(tensors[0].family)} {shown[0]}"
     rest = len(counts) - len(shown)
-    return shown + ([f"{rest} more kinds"] if rest > 0 else [])
+    return shown + ([f"{count_words(rest, 'other kind')}"] if rest > 0 else [])
 
 
-def kind_words(tensor: TensorEntry) -> str:
+def kind_words(tensor: TensorEntry, *, with_family: bool = True) -> str:
     """`gptq int4 g128 asym`: what a tensor is in four words."""
-    words = [tensor.family]
+    words = [tensor.family] if with_family else []
     element = value_in_force(tensor.contract["element"])
     if element is not None:
         words.append(element_words(str(element)))

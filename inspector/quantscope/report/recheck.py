@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from quantscope import __version__
-from quantscope.errors import QuantscopeError, UsageError
+from quantscope.errors import CancelledError, QuantscopeError, UsageError
 from quantscope.report.inputs import (
     compact_ranges,
     expand_ranges,
@@ -22,6 +22,7 @@ from quantscope.report.lookup import names_of
 from quantscope.report.redact import without_folders
 from quantscope.report.schema import FindingEntry, Input, InputFile, Report, TensorEntry
 from quantscope.report.words import count_words
+from quantscope.session.events import Progress
 from quantscope.session.inspection import Inspection
 
 State = Literal["holds", "does_not_hold", "not_examined"]
@@ -81,6 +82,41 @@ def report_from_bytes(data: bytes, name: str = "the report") -> Report:
             hint="`quantscope scan PATH --json FILE` writes one",
             source=name,
         ) from None
+
+
+def recheck_path(
+    old: Report,
+    path: str,
+    progress: Callable[[Progress], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Recheck:
+    """Inspect a path in the report's own mode, with the rules that it ran, and compare.
+
+    Raises:
+        NotACheckpointError: nothing there is a container.
+        CancelledError: the inspection was stopped.
+    """
+    from quantscope.checkpoint import Checkpoint
+    from quantscope.report.builder import ReportOptions, build
+    from quantscope.rules.catalogue import catalogue, judge
+    from quantscope.session.pipeline import Scope, inspect
+
+    ignored = [e.code for e in old.scope.rules_skipped if not e.reason.startswith("needs")]
+    scope = Scope(mode=old.scope.mode)
+    if old.scope.sample_groups is not None:
+        scope = Scope(mode=old.scope.mode, sample_groups=old.scope.sample_groups)
+    with Checkpoint.open(path) as checkpoint:
+        inspection = inspect(
+            checkpoint,
+            scope,
+            judge=lambda found: judge(found, ignore=ignored),
+            progress=progress,
+            cancelled=cancelled,
+        )
+        if inspection.partial:
+            raise CancelledError("stopped before everything was compared")
+        fresh = build([inspection], ReportOptions(digests=False, whole_files=False)).report()
+        return recheck(old, inspection, fresh, rules_now=tuple(catalogue()))
 
 
 def recheck(

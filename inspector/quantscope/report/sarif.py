@@ -34,6 +34,16 @@ class RuleText:
         self.why = why
 
 
+def rule_texts() -> dict[str, RuleText]:
+    """Texts of every rule of the catalogue."""
+    from quantscope.rules.catalogue import catalogue
+
+    return {
+        code: RuleText(rule.name, rule.page.checks, rule.page.why)
+        for code, rule in catalogue().items()
+    }
+
+
 def sarif(report: Report, rules: Mapping[str, RuleText] | None = None) -> dict[str, Any]:
     """The SARIF log of a report.
 
