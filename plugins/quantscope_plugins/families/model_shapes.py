@@ -10,7 +10,7 @@ from quantscope.model import Source
 
 _HIDDEN = (
     "q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "gate_proj", "up_proj", "gate_up_proj",
-    "fc1", "dense_h_to_4h", "lm_head", "embed_out", "c_attn", "c_fc", "w1", "w3", "wq", "wk", "wv",
+    "fc1", "dense_h_to_4h", "embed_tokens", "lm_head", "embed_out", "c_attn", "c_fc", "w1", "w3", "wq", "wk", "wv",
 )  # fmt: skip
 _INNER = ("down_proj", "fc2", "dense_4h_to_h", "w2")
 _HEADS = ("o_proj", "out_proj", "dense", "wo")
