@@ -12,7 +12,7 @@ import numpy as np
 from quantscope.checkpoint import Checkpoint
 from quantscope.decode.parts import Array
 from quantscope.errors import MissingExtraError, QuantscopeError
-from quantscope.probes.weights import Fetch, GgufWeights, ModelWeights
+from quantscope.probes.weights import Fetch, GgufForms, GgufWeights, ModelWeights
 
 QUANT_KEYS = ("quantization_config", "quantization", "compression_config", "quant_config")
 
@@ -48,6 +48,7 @@ class Network:
         self._fetched = 0
         self._handles: list[Any] = []
         self._units = list(_units(self.model, self.layers))
+        self._gguf_forms: dict[str, GgufForms] = {}
         self._install()
 
     @property
@@ -57,10 +58,11 @@ class Network:
 
     def source(self, weights: ModelWeights) -> Fetch:
         """How parameters are found in a side's checkpoint, with everything fed hashed."""
-        if any(file.kind == "gguf" for file in weights.side.checkpoint.opened.files):
-            architecture = str(weights.side.metadata.get("general.architecture", ""))
-            config = config_of(weights.side.checkpoint)
-            find = GgufWeights(weights, self.model, config, architecture).find
+        if weights.side.is_gguf:
+            path = weights.side.checkpoint.opened.path
+            if path not in self._gguf_forms:
+                self._gguf_forms[path] = GgufForms(self.model, weights.side)
+            find = GgufWeights(weights, self._gguf_forms[path]).find
         else:
             find = weights.find
 

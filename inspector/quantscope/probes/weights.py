@@ -218,47 +218,58 @@ def _fitted(values: Array, shape: tuple[int, ...], name: str) -> Array:
     )
 
 
-class GgufWeights:
-    """Names and stored forms of a GGUF, put back by transformers' own tables and processors.
+class GgufForms:
+    """What transformers knows of a GGUF's names and stored forms; made once, shared by every pass.
 
     Args:
-        weights: the decoded side.
-        model: the model on the meta device.
-        config: its config as a dict.
-        architecture: `general.architecture`.
+        model: the model on the meta device, with its config.
+        side: the GGUF.
     """
 
-    def __init__(
-        self, weights: ModelWeights, model: Any, config: dict[str, Any], architecture: str
-    ) -> None:
+    def __init__(self, model: Any, side: Side) -> None:
         from transformers import modeling_gguf_pytorch_utils as gguf_utils
 
-        self.weights = weights
+        architecture = str(side.metadata.get("general.architecture", ""))
         kind = gguf_utils.TENSOR_PROCESSORS.get(architecture, gguf_utils.TensorProcessor)
-        self.processor = kind(config=config)
+        self.processor = kind(config=model.config.get_text_config().to_dict())
         self.mapping: dict[str, str] = gguf_utils.get_gguf_hf_weights_map(model, self.processor)
         self.names: dict[str, list[str]] = defaultdict(list)
-        stored = {tensor.name for tensor in weights.side.checkpoint.opened.tensors}
+        stored = {tensor.name for tensor in side.checkpoint.opened.tensors}
         for gguf_name, hf_name in self.mapping.items():
             full = gguf_name if gguf_name in stored else f"{gguf_name}.weight"
             if full in stored:
                 self.names[hf_name].append(full)
 
+
+class GgufWeights:
+    """Weights of a GGUF in the forms of a transformers model.
+
+    Args:
+        weights: the decoded side.
+        forms: names and processors.
+    """
+
+    def __init__(self, weights: ModelWeights, forms: GgufForms) -> None:
+        self.weights = weights
+        self.forms = forms
+
     def find(self, name: str, shape: tuple[int, ...]) -> Array | None:
         """The weight for a model parameter; None where nothing maps to it."""
-        names = self.names.get(name)
+        names = self.forms.names.get(name)
         if not names and name.endswith("lm_head.weight"):
-            embedding = next((n for n in self.names if n.endswith("embed_tokens.weight")), None)
-            names = self.names.get(embedding or "")
+            embedding = next(
+                (n for n in self.forms.names if n.endswith("embed_tokens.weight")), None
+            )
+            names = self.forms.names.get(embedding or "")
         if not names:
             return None
         collected: dict[str, Any] = {"tensors": {}}
         values: Array | None = None
         for gguf_name in names:
-            result = self.processor.process(
+            result = self.forms.processor.process(
                 weights=self.weights.stored(gguf_name),
                 name=gguf_name,
-                tensor_key_mapping=self.mapping,
+                tensor_key_mapping=self.forms.mapping,
                 parsed_parameters=collected,
             )
             values = np.asarray(result.weights) if result.name is not None else None
