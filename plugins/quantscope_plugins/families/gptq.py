@@ -307,13 +307,18 @@ def _certainty(
     if qweight.dtype not in WORDS or len(qweight.shape) not in (2, 3):
         return 0
     if qzeros is not None and qzeros.dtype not in WORDS:
-        return 0
+        unpacked = says_gptq and qweight.dtype in ("I32", "U32") and qzeros.shape == scales.shape
+        return 1 if unpacked else 0
     n_out = scales.shape[-1] if scales.shape else 0
     if qweight.shape[-1] != n_out:
         return 1 if says_gptq and qweight.dtype in ("I32", "U32") else 0
     if qweight.dtype not in ("I32", "U32") and not says_gptq:
         return 0
-    return 3 if qweight.shape[-2] != scales.shape[-2:][0] else 2
+    if qweight.shape[-2] != scales.shape[-2:][0]:
+        return 3
+    # One group a word is no group size of GPTQ; at 4 bits these are also the shapes of AWQ GEMV.
+    four_bits = qzeros is not None and qzeros.shape[-1:] == (ceil_div(n_out, 8),)
+    return 1 if four_bits and not says_gptq else 2
 
 
 def _producer(declared: Declarations) -> str:
