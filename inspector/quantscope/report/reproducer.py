@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -15,8 +14,11 @@ from quantscope.errors import QuantscopeError, UnreadableError
 from quantscope.model import Finding, LogicalTensor
 from quantscope.report.container_writers import gguf_chunks, safetensors_chunks
 from quantscope.report.selection import tensors_of
+from quantscope.rules.names import role_of
 
 MAX_CONFIG_BYTES = 8 << 20
+SMALL_BYTES = 90_000
+"""A copy below this is small enough for a ticket."""
 MAX_MATES = 8
 """Other tensors of a finding that are tried beside the one, where it does not show alone."""
 
@@ -60,16 +62,17 @@ def reproduce(
         UnreadableError: the folder is not empty, or a plane's bytes are not all there.
     """
     own = [f for f in findings if _about(f, tensor)]
-    chosen = [tensor]
-    files = write_files(checkpoint, chosen, folder, write)
-    fresh = rescan(folder)
-    missing = [f for f in own if not _shows(f, fresh)]
-    mates = _mates(checkpoint, missing, tensor)
-    if mates:
-        chosen = [tensor, *mates]
-        files = write_files(checkpoint, chosen, folder, write)
+
+    def attempt(tensors: Sequence[LogicalTensor]) -> tuple[list[str], list[Finding]]:
+        files = write_files(checkpoint, tensors, folder, write)
         fresh = rescan(folder)
-        missing = [f for f in own if not _shows(f, fresh)]
+        return files, [f for f in own if not _shows(f, fresh, tensor)]
+
+    chosen = [tensor]
+    files, missing = attempt(chosen)
+    if any(_may_show(f) for f in missing):
+        chosen, missing = _with_mates(checkpoint, chosen, missing, attempt)
+        files, missing = attempt(chosen)
     return Reproducer(
         folder=folder,
         files=tuple(files),
@@ -78,6 +81,46 @@ def reproduce(
         shown=tuple(f.id for f in own if f not in missing),
         not_shown=tuple((f.id, _reason(f)) for f in missing),
     )
+
+
+Attempt = Callable[[Sequence[LogicalTensor]], tuple[list[str], list[Finding]]]
+
+
+def _with_mates(
+    checkpoint: Checkpoint,
+    chosen: list[LogicalTensor],
+    missing: list[Finding],
+    attempt: Attempt,
+) -> tuple[list[LogicalTensor], list[Finding]]:
+    """The smallest set found with which more findings show; the tensor alone where none does."""
+    tensor = chosen[0]
+    best, least = chosen, missing
+    for mates in _mates(checkpoint, missing, tensor):
+        _, left = attempt([tensor, *mates])
+        if len(left) > len(least) or len(left) == len(missing):
+            continue
+        found, left = _fewest([tensor, *mates], left, attempt)
+        if len(left) < len(least) or _nbytes(found) < _nbytes(best):
+            best, least = found, left
+        if not any(_may_show(f) for f in least) and _nbytes(best) < SMALL_BYTES:
+            break
+    return best, least
+
+
+def _fewest(
+    chosen: list[LogicalTensor], least: list[Finding], attempt: Attempt
+) -> tuple[list[LogicalTensor], list[Finding]]:
+    """The set without every mate that is not needed, large ones tried first."""
+    for mate in sorted(chosen[1:], key=lambda t: -_nbytes([t])):
+        fewer = [t for t in chosen if t is not mate]
+        _, left = attempt(fewer)
+        if len(left) <= len(least):
+            chosen, least = fewer, left
+    return chosen, least
+
+
+def _nbytes(tensors: Iterable[LogicalTensor]) -> int:
+    return sum(plane.nbytes for tensor in tensors for plane in tensor.planes)
 
 
 def write_files(
@@ -169,24 +212,32 @@ def _about(finding: Finding, tensor: LogicalTensor) -> bool:
     return bool(names.intersection(tensors_of(finding))) or finding.subject.stored in names
 
 
-def _shows(finding: Finding, fresh: Sequence[Finding]) -> bool:
-    return any(f.code == finding.code and f.kind == finding.kind for f in fresh)
+def _shows(finding: Finding, fresh: Sequence[Finding], tensor: LogicalTensor) -> bool:
+    return any(
+        f.code == finding.code and f.kind == finding.kind and _about(f, tensor) for f in fresh
+    )
+
+
+def _may_show(finding: Finding) -> bool:
+    """Whether more tensors can bring a finding out; a container's own faults no copy keeps."""
+    return not finding.code.startswith(("QC", "QH"))
 
 
 def _mates(
     checkpoint: Checkpoint, missing: Sequence[Finding], tensor: LogicalTensor
-) -> list[LogicalTensor]:
-    """Siblings first (same parent module), then other members of the findings that do not show."""
-    names = {name for finding in missing for name in tensors_of(finding)} - {tensor.name}
-    by_name = {t.name: t for t in checkpoint.grouping.tensors}
+) -> Iterator[list[LogicalTensor]]:
+    """Sets to try: siblings of the module, the same module of other layers, and so on."""
+    others = [t for t in checkpoint.grouping.tensors if t.name != tensor.name]
     parent = tensor.module.rpartition(".")[0]
-    siblings = [
-        t
-        for t in checkpoint.grouping.tensors
-        if missing and t.module.rpartition(".")[0] == parent and t.name != tensor.name
-    ]
-    members = [by_name[name] for name in sorted(names) if name in by_name]
-    return list(islice(dict.fromkeys([*siblings, *members]), MAX_MATES))
+    siblings = [t for t in others if t.module.rpartition(".")[0] == parent][:MAX_MATES]
+    role = role_of(tensor.module)
+    peers = [t for t in others if role_of(t.module) == role][:MAX_MATES]
+    names = {name for finding in missing for name in tensors_of(finding)}
+    members = [t for t in others if t.name in names][:MAX_MATES]
+    small = sorted(others, key=lambda t: _nbytes([t]))[:MAX_MATES]
+    for mates in (siblings, peers, members, [*siblings, *peers], small):
+        if mates:
+            yield mates
 
 
 def _reason(finding: Finding) -> str:
