@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import click
 
 from quantscope.cli import diagnostics, output, params, running
 from quantscope.cli.diagnostics import ExitCode
 from quantscope.cli.running import RunOptions
-
-if TYPE_CHECKING:
-    from quantscope.report.builder import Draft
 
 FORMATS = ("json", "markdown", "sarif", "html")
 _BY_ENDING = {
@@ -85,6 +82,7 @@ def command(
 ) -> int:
     """Write a report on PATH; it claims nothing beyond the tensors and findings that it is about."""
     from quantscope.report.builder import ReportOptions, build
+    from quantscope.report.render import rendered
     from quantscope.report.selection import Selection
 
     options = RunOptions(
@@ -122,31 +120,11 @@ def command(
             judge=judge,
         )
         chosen = form or _BY_ENDING.get(os.path.splitext(out)[1].lower(), "json")
-        _write(out, rendered(draft, chosen))
+        _write(out, rendered(draft, cast(Any, chosen)))
     if inspection.partial:
         diagnostics.message(f"quantscope: partial: {inspection.partial}")
         return ExitCode.INTERRUPTED
     return ExitCode.OK
-
-
-def rendered(draft: Draft, form: str) -> Iterable[bytes]:
-    """A report in one of the formats, in pieces."""
-    from quantscope.report.canonical import canonical_bytes
-
-    if form == "json":
-        return draft.chunks()
-    report = draft.report()
-    if form == "markdown":
-        from quantscope.report.markdown import markdown
-
-        return (markdown(report).encode("utf-8"),)
-    if form == "html":
-        from quantscope.report.html import html_page
-
-        return (html_page(report).encode("utf-8"),)
-    from quantscope.report.sarif import rule_texts, sarif
-
-    return (canonical_bytes(sarif(report, rule_texts())),)
 
 
 def _write(out: str, chunks: Iterable[bytes]) -> None:

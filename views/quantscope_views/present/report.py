@@ -124,7 +124,7 @@ def draft_of(
 
 def rendered(draft: Draft, form: Form) -> Iterable[bytes]:
     """Bytes of a report in pieces."""
-    from quantscope.cli.report import rendered as render
+    from quantscope.report.render import rendered as render
 
     return render(draft, form)
 
