@@ -239,7 +239,7 @@ def whole_parts(folder: Path, name: str, reading: Any) -> tuple[Any, Any]:
         return codes, weights
 
 
-def check_locate(folder: Path, name: str, reading: Any, cells: Any) -> None:
+def check_locate(folder: Path, name: str, reading: Any, cells: Any, scale_bits: int = 1) -> None:
     """Flipping the bits that `locate` names changes that code and no other, and that scale's weights only.
 
     Args:
@@ -247,6 +247,7 @@ def check_locate(folder: Path, name: str, reading: Any, cells: Any) -> None:
         name: logical tensor.
         reading: reading in force.
         cells: (row, column) pairs.
+        scale_bits: how many of the lowest bits of a scale are flipped.
     """
     with Checkpoint.open(str(folder)) as checkpoint:
         tensor = checkpoint.find(name)
