@@ -61,6 +61,7 @@ def load_entry_points(
         check: says what is wrong with an instance, or None.
     """
     points = sorted(importlib.metadata.entry_points(group=group), key=lambda point: point.name)
+    names: dict[int, str] = {}
     for point in points:
         error: str | None = None
         instance: Any = None
@@ -76,10 +77,20 @@ def load_entry_points(
             group=group,
             name=point.name,
             value=point.value,
-            distribution=point.dist.name if point.dist is not None else "",
+            distribution=_distribution(point, names),
             error=error,
         )
         yield (None if error else instance), record
+
+
+def _distribution(point: importlib.metadata.EntryPoint, names: dict[int, str]) -> str:
+    """Name of the distribution that registers a point; its metadata is parsed once for all its points."""
+    if point.dist is None:
+        return ""
+    key = id(point.dist)
+    if key not in names:
+        names[key] = point.dist.name
+    return names[key]
 
 
 def _check_family(instance: Any) -> str | None:

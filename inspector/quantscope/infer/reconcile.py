@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
 
 from quantscope.infer.effects import effect_of
 from quantscope.infer.readers import Stance
@@ -21,6 +24,8 @@ from quantscope.model import (
 )
 from quantscope.model.claims import STRENGTH_RANK
 from quantscope.model.readings import Reading
+
+Item = TypeVar("Item", Claim, Evidence)
 
 SIZE_FIELDS = frozenset({"group", "shape"})
 """Fields that plane sizes determine even where a family has only one candidate for them."""
@@ -45,15 +50,31 @@ def reconcile(
         inexpressible: why no rule decodes the tensor; marks arithmetic inexpressible.
         found_stances: what known runtimes do with the zero convention of this tensor.
     """
+    claims_by_field, steps_by_field = by_field(claims), by_field(evidence)
     fields: dict[str, FieldState] = {}
     for field in CONTRACT_FIELDS:
-        own_claims = tuple(claim for claim in claims if claim.field == field)
-        steps = tuple(e for e in structural_evidence(field, solved)) + tuple(
-            e for e in evidence if e.field == field
-        )
+        steps = (*structural_evidence(field, solved), *steps_by_field.get(field, ()))
         known = found_stances if field == "zero_convention" else ()
+        own_claims = claims_by_field.get(field, ())
         fields[field] = _state(field, solved, own_claims, steps, inexpressible, known)
     return Contract(fields=fields)
+
+
+def with_claims(contract: Contract, claims: Sequence[Claim]) -> Contract:
+    """A contract with another tensor's claims: the same statements, standing in other places."""
+    claims_by_field = by_field(claims)
+    fields = dict(contract.fields)
+    for field, own in claims_by_field.items():
+        fields[field] = msgspec.structs.replace(fields[field], declared=own)
+    return Contract(fields=fields)
+
+
+def by_field(items: Sequence[Item]) -> dict[str, tuple[Item, ...]]:
+    """Claims or evidence steps by the contract field that they are about, order kept."""
+    found: dict[str, list[Item]] = {}
+    for item in items:
+        found.setdefault(item.field, []).append(item)
+    return {field: tuple(members) for field, members in found.items() if field in CONTRACT_FIELDS}
 
 
 def reading_in_force(solved: Solved, contract: Contract) -> Reading | None:
@@ -80,7 +101,7 @@ def declared_reading(solved: Solved, claims: Sequence[Claim]) -> Reading | None:
 
 def _closest(solved: Solved, wanted: dict[str, Json]) -> Reading:
     assert solved.chosen is not None
-    base = solved.chosen.contract_values()
+    base = solved.values
 
     def score(reading: Reading) -> tuple[int, int]:
         values = reading.contract_values()
@@ -94,9 +115,9 @@ def structural_evidence(field: str, solved: Solved) -> list[Evidence]:
     """What the size equations and the header say about a field."""
     if solved.chosen is None:
         return []
-    possible = _distinct(solved.candidates, field)
-    left = _distinct(solved.solutions, field)
-    if not possible or possible == ["not_applicable"]:
+    possible = solved.possible.get(field, ())
+    left = solved.left.get(field, ())
+    if not possible or possible == ("not_applicable",):
         return []
     steps: list[Evidence] = []
     if len(possible) > 1 and solved.solutions:
@@ -105,7 +126,7 @@ def structural_evidence(field: str, solved: Solved) -> list[Evidence]:
             Evidence(
                 field=field,
                 method="size equations",
-                supports=tuple(left),
+                supports=left,
                 strength="proved" if only else None,
                 numbers={"readings_tried": len(possible), "readings_left": len(left)},
             )
@@ -115,7 +136,7 @@ def structural_evidence(field: str, solved: Solved) -> list[Evidence]:
             Evidence(
                 field=field,
                 method="size equations",
-                supports=tuple(left),
+                supports=left,
                 strength="proved",
                 numbers={"readings_tried": len(solved.candidates), "readings_left": 1},
             )
@@ -125,7 +146,7 @@ def structural_evidence(field: str, solved: Solved) -> list[Evidence]:
             Evidence(
                 field=field,
                 method="stored planes and dtypes",
-                supports=tuple(left),
+                supports=left,
                 strength="proved",
                 assumes=("direction and sign as the format defines them",)
                 if field == "scale"
@@ -166,9 +187,9 @@ def _state(
     found_stances: Sequence[Stance],
 ) -> FieldState:
     chosen = solved.chosen
-    value = chosen.contract_values().get(field) if chosen is not None else None
+    value = solved.values.get(field)
     inferred, conflict = weigh(steps)
-    left = _distinct(solved.solutions or solved.candidates, field)
+    left = (solved.left if solved.solutions else solved.possible).get(field, ())
     if field == "arithmetic" and inexpressible is not None:
         return FieldState(
             field=field,
@@ -225,12 +246,3 @@ def match_of(claims: Sequence[Claim], inferred: Inferred | None, open_candidates
     if inferred.strength == "weak" and open_candidates:
         return "ambiguous"
     return "inferred_only"
-
-
-def _distinct(readings: Sequence[Reading], field: str) -> list[Json]:
-    seen: list[Json] = []
-    for reading in readings:
-        value = reading.contract_values().get(field)
-        if value is not None and value not in seen:
-            seen.append(value)
-    return seen

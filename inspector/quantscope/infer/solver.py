@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from quantscope.families.protocol import Family
@@ -27,6 +29,12 @@ class Solved(msgspec.Struct, frozen=True, kw_only=True):
     """Whether some candidate that the declarations allow solves the equations; None without declarations."""
     closest_declared: tuple[Equation, ...] = ()
     """Equations of the declared candidate, where it does not hold and another one does."""
+    possible: dict[str, tuple[Json, ...]] = {}
+    """Distinct values of every contract field over the candidates."""
+    left: dict[str, tuple[Json, ...]] = {}
+    """The same over the solutions."""
+    values: dict[str, Json] = {}
+    """Contract values of the chosen reading."""
 
 
 def solve(family: Family, tensor: LogicalTensor, claims: tuple[Claim, ...]) -> Solved:
@@ -63,7 +71,21 @@ def solve(family: Family, tensor: LogicalTensor, claims: tuple[Claim, ...]) -> S
         equations=equations,
         declared_holds=declared_holds,
         closest_declared=closest,
+        possible=distinct_values(candidates),
+        left=distinct_values(tuple(reading for reading, _ in solutions)),
+        values=chosen.contract_values(),
     )
+
+
+def distinct_values(readings: Sequence[Reading]) -> dict[str, tuple[Json, ...]]:
+    """Distinct values of every contract field over some readings, first come first."""
+    seen: dict[str, list[Json]] = {}
+    for reading in readings:
+        for field, value in reading.contract_values().items():
+            known = seen.setdefault(field, [])
+            if value is not None and value not in known:
+                known.append(value)
+    return {field: tuple(values) for field, values in seen.items()}
 
 
 def consistent(claims: tuple[Claim, ...]) -> tuple[Claim, ...]:

@@ -16,7 +16,7 @@ from quantscope.families.protocol import Family
 from quantscope.infer.alternatives import alternative_evidence
 from quantscope.infer.examine import Examination, examine
 from quantscope.infer.readers import Stance, context_of, stances
-from quantscope.infer.reconcile import declared_reading, reading_in_force, reconcile
+from quantscope.infer.reconcile import declared_reading, reading_in_force, reconcile, with_claims
 from quantscope.infer.solver import Solved, solve
 from quantscope.infer.zero_convention import set_evidence, tensor_evidence
 from quantscope.model import Claim, Contract, Evidence, Finding, LogicalTensor, Reading
@@ -111,7 +111,7 @@ class _SharedSolver:
         self._checkpoint = checkpoint
         self._reader = reader
         self._cache: dict[object, tuple[int, Solved, str | None]] = {}
-        self._contracts: dict[tuple[int, int], Contract] = {}
+        self._contracts: dict[int, tuple[tuple[Claim, ...], Contract]] = {}
 
     def claims(self, family: Family, tensor: LogicalTensor) -> tuple[Claim, ...]:
         """Declared claims; a family that raises declares nothing."""
@@ -135,7 +135,7 @@ class _SharedSolver:
             tuple(
                 (p.role, p.suffix, p.dtype, p.shape, p.nbytes, p.byte_order) for p in tensor.planes
             ),
-            repr([(c.field, c.value, c.source, c.written) for c in claims]),
+            _statements(tensor, claims),
         )
         found = self._cache.get(key)
         if found is None:
@@ -159,13 +159,23 @@ class _SharedSolver:
         reason: str | None,
         known: tuple[Stance, ...],
     ) -> Contract:
-        """The contract; shared by all tensors of a signature while no tensor-specific evidence exists."""
+        """The contract; its fields are shared by all tensors of a signature while no evidence is a tensor's own."""
         if evidence:
             return reconcile(solved, claims, evidence, reason, known)
-        key = (number, 0)
-        if key not in self._contracts:
-            self._contracts[key] = reconcile(solved, claims, (), reason, known)
-        return self._contracts[key]
+        shared = self._contracts.get(number)
+        if shared is None:
+            shared = (claims, reconcile(solved, claims, (), reason, known))
+            self._contracts[number] = shared
+        return shared[1] if shared[0] == claims else with_claims(shared[1], claims)
+
+
+def _statements(tensor: LogicalTensor, claims: tuple[Claim, ...]) -> bytes:
+    """Claims as a key: equal where two tensors' claims differ in nothing but the tensor's own name."""
+    text: bytes = msgspec.json.encode(claims)
+    for name in (*tensor.stored_names(), tensor.name, tensor.module):
+        if name:
+            text = text.replace(msgspec.json.encode(name)[1:-1], b"*")
+    return text
 
 
 def _inspect_tensor(
