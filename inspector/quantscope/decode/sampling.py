@@ -12,6 +12,8 @@ SEED = 20260801
 MAX_RUNS = 8
 """The sample is taken as at most this many runs of neighbouring rows, to keep reads few."""
 MAX_SAMPLE_ELEMENTS = 1 << 21
+MAX_EXTENT = 1 << 40
+"""No tensor that is stored has a longer axis; a header that says so is not sampled."""
 
 
 def groups_per_row(reading: Reading) -> int:
@@ -34,7 +36,7 @@ def sample_windows(reading: Reading, n_groups: int | None) -> list[Window]:
     Rows are taken as runs spread evenly over the tensor, each shifted by a seeded offset; columns whole.
     """
     n_rows, n_cols = reading.shape[-2], reading.shape[-1]
-    if n_rows <= 0 or n_cols <= 0:
+    if n_rows <= 0 or n_cols <= 0 or n_rows > MAX_EXTENT or n_cols > MAX_EXTENT:
         return []
     if n_groups is None:
         wanted = n_rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -163,7 +164,7 @@ def _may_be_dead(planes: Sequence[PlaneStats]) -> bool:
 
 
 def _elements(reading: Reading) -> int:
-    return int(np.prod(reading.shape, dtype=np.int64))
+    return math.prod(reading.shape)
 
 
 def scale_word(plane: Plane, reading: Reading | None) -> str:

@@ -14,6 +14,7 @@ from quantscope.families.registry import PluginRecord, load_entry_points
 from quantscope.model import Finding
 from quantscope.rules.base import Hit, Page, Rule
 from quantscope.rules.builtin import BUILTIN
+from quantscope.rules.consequences import without_consequences
 from quantscope.rules.facts import Facts
 from quantscope.rules.fold import fold, ordered
 from quantscope.rules.suppress import Suppression, split_suppressed
@@ -105,7 +106,7 @@ def judge(
             if failure is not None:
                 run.remove(code)
                 skipped.append((code, failure))
-    findings = fold(hits)
+    findings = fold(without_consequences(facts, hits))
     kept, suppressed = split_suppressed(findings, suppressions or ())
     return msgspec.structs.replace(
         inspection,

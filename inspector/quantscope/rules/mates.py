@@ -151,6 +151,50 @@ def odd_ones_out(facts: Facts) -> list[Missing]:
     return found
 
 
+FP8_SCALE_NAMES = (
+    "weight_scale",
+    "weight_scale_inv",
+    "scale",
+    "scales",
+    "scale_weight",
+    "weight_scales",
+    "qscale_weight",
+    "scale_inv",
+    "weight.scale",
+    "weight_scale_2",
+    "wscales",
+)
+"""Suffixes under which some producer stores the scale of an FP8 matrix."""
+
+
+def fp8_matrices(facts: Facts) -> list[tuple[str, StoredTensor, bool]]:
+    """(module, stored, whether it has a scale) of every FP8 matrix."""
+    found = []
+    for name, stored in facts.stored.items():
+        if (
+            not stored.dtype.startswith("F8_E")
+            or stored.dtype == "F8_E8M0"
+            or len(stored.shape) < 2
+        ):
+            continue
+        if name.rpartition(".")[2] in FP8_SCALE_NAMES or name.endswith(("_scale", "_scales")):
+            continue
+        module = name[: -len(".weight")] if name.endswith(".weight") else name
+        scaled = any(
+            f"{base}{joint}{suffix}" in facts.stored
+            for base in (module, name)
+            for joint in (".", "_")
+            for suffix in FP8_SCALE_NAMES
+        )
+        found.append((module, stored, scaled))
+    return found
+
+
+def any_fp8_scale(facts: Facts) -> bool:
+    """Whether any FP8 matrix has a scale."""
+    return any(scaled for _, _, scaled in fp8_matrices(facts))
+
+
 def without_codes(facts: Facts) -> list[tuple[str, str, StoredTensor]]:
     """(module, suffix, stored) of weight scales whose module stores no codes though others' do."""
     known = modules(facts)

@@ -52,7 +52,7 @@ class OrderOpen(Rule):
                 impact="under another order codes land on other channels",
                 try_="declare the format key of the producer",
                 who="config",
-                severity="note" if firm else None,
+                severity="note" if firm and facts.producers else None,
                 confidence=field.inferred.strength if firm and field.inferred else "weak",
                 kind=_kind(values),
                 data={"packings": values[:8]},
@@ -87,8 +87,8 @@ class SplitHalves(Rule):
         checks="GGUF FP4 types, whose byte j holds element j and one half a block further on.",
         why="A reader that takes pairs in order permutes all elements of a block: fluent garbage.",
         evidence="The type id: the order is its public definition.",
-        proves_not="A fault.",
-        sample="gguf-mxfp4",
+        proves_not="That anything is wrong: it is worth knowing.",
+        sample="smol-gguf-mxfp4",
         reports=("imp#567",),
     )
 

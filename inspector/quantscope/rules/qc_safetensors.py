@@ -226,9 +226,6 @@ class IndexOmit(ContainerRule):
             "readers of the index leave the file out, readers of the folder take it",
             "add its tensors to the index, or remove the file",
         ),
-        "index-file-beside": Advice(
-            "none for readers of the index", "remove the file if nothing needs it"
-        ),
         "index-tensor-twice": Advice(
             "which of the two is loaded depends on the reader", "keep the tensor in one shard"
         ),
@@ -266,12 +263,8 @@ class FileFault(ContainerRule):
             "scan again when nothing writes to it",
             "config",
         ),
-        "file-missing": Advice(GONE, AGAIN, "config"),
         "set-without-index": Advice(
             "none; readers that need an index refuse the folder", "write an index", "config"
-        ),
-        "subfolders-only": Advice(
-            "weights in subfolders were not read", "scan the subfolder", "nobody"
         ),
         "snapshot-choice": Advice("none", "give the path of the snapshot that is meant", "nobody"),
         "st-entry-extra": Advice("none; the official reader ignores the keys", "", "nobody"),

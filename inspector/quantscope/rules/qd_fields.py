@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quantscope.infer.solver import compatible
+from quantscope.infer.solver import claim_fits, compatible
 from quantscope.model import Claim, Json, Severity, Source, Subject
 from quantscope.rules.base import Hit, Page, Rule
 from quantscope.rules.facts import Facts
@@ -224,13 +224,15 @@ class PackingContradicts(FieldRule):
         reports=("AutoAWQ#217",),
     )
 
-    def kind_of(self, state: TensorState, declared: Json, inferred: Json) -> str:
-        """Axis, width or order, by what differs."""
+    def kind_of(self, state: TensorState, declared: Json, inferred: Json) -> str | None:
+        """Axis, width or order, by what differs; loose packing has its own rule."""
         if not isinstance(declared, dict) or not isinstance(inferred, dict):
             return "PACK-AXIS"
         if declared.get("axis", inferred["axis"]) != inferred["axis"]:
             return "PACK-AXIS"
         loose = {declared.get("order"), inferred["order"]} & {"padded", "bitstream"}
+        if loose and "padded" in (declared.get("order"), inferred["order"]):
+            return None
         return "PACK-BITS" if loose else "PACK-ORDER"
 
 
@@ -269,17 +271,24 @@ class ScaleContradicts(FieldRule):
         why="Exponent bytes read as numbers, or a divisor read as a factor, are wrong by orders of magnitude.",
         evidence="The stored dtype, the values of the plane and every source that speaks of them.",
         proves_not="That a plausible scale is the right one.",
-        sample="fp8-declared-scale",
+        sample="mxfp4-declared-scale",
         reports=("sglang#29954", "vllm#51946"),
     )
 
-    def kind_of(self, state: TensorState, declared: Json, inferred: Json) -> str:
-        """Direction or format, by what differs."""
-        if isinstance(declared, dict) and isinstance(inferred, dict):
-            way = declared.get("direction")
-            if way is not None and way != inferred.get("direction"):
-                return "SCALE-RECIP"
-        return "SCALE-DTYPE"
+    def kind_of(self, state: TensorState, declared: Json, inferred: Json) -> str | None:
+        """Formats only: directions have their own rule."""
+        return None if _formats(declared, inferred) else "SCALE-DTYPE"
+
+
+def _formats(declared: Json, inferred: Json) -> bool:
+    """Whether two scale values differ in directions only."""
+    if not isinstance(declared, dict) or not isinstance(inferred, dict):
+        return False
+    plain = {k: v for k, v in declared.items() if k not in ("direction", "second_level")}
+    second = declared.get("second_level")
+    if isinstance(second, dict) and isinstance(inferred.get("second_level"), dict):
+        plain["second_level"] = {k: v for k, v in second.items() if k != "direction"}
+    return claim_fits(plain, inferred)
 
 
 class PlacementContradicts(FieldRule):
@@ -297,7 +306,7 @@ class PlacementContradicts(FieldRule):
         why="A tiled plane read in linear order pairs every block with another block's scale.",
         evidence=PROVED,
         proves_not="Where padded and plain shapes coincide, shapes decide nothing.",
-        sample="nvfp4-declared-placement",
+        sample="gptq-declared-marlin",
         reports=("ao#4477", "Model-Optimizer#2038"),
     )
 
@@ -317,13 +326,24 @@ class ZeroContradicts(FieldRule):
         why="A reader that expects a zero plane fails or guesses; one that expects none ignores it.",
         evidence="Presence, shape and dtype of the zero plane; proved.",
         proves_not="That stored zero points are right.",
-        sample="ct-declared-zero",
+        sample="gptq-declared-marlin",
         reports=("compressed-tensors#225", "vllm#17862"),
     )
 
+    def kind_of(self, state: TensorState, declared: Json, inferred: Json) -> str | None:
+        """Cases that the rules on symmetry speak of are left to them."""
+        symmetric = {c.value for c in state.contract["symmetric"].declared}
+        if inferred in ("fixed", "none") and False in symmetric:
+            return None
+        if inferred == "integer" and True in symmetric and state.exam.zeros is not None:
+            return None
+        return "ZP-PRESENCE"
+
     def severity_of(self, state: TensorState, claim: Claim, inferred: Json) -> Severity:
-        """Violation where zero points are declared and none are stored."""
+        """Violation where zero points are declared and none are stored, unless they would be the midpoint."""
         wants = claim.value in ("integer", "float_zero", "additive_min")
+        if True in {c.value for c in state.contract["symmetric"].declared}:
+            return "disagreement"
         return "violation" if wants and inferred in ("fixed", "none") else "disagreement"
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from quantscope.decode.parts import Array
 from quantscope.infer.plane_values import PlaneStats
-from quantscope.model import Plane, Subject
+from quantscope.model import Plane, Reading, Subject
 from quantscope.rules.base import Hit, Page, Rule
 from quantscope.rules.facts import Facts
 from quantscope.rules.qs_values import planes_of
@@ -169,10 +169,10 @@ class ScaleDirection(Rule):
     def check(self, facts: Facts) -> Iterator[Hit]:
         """FP8 scales, and second levels of FP4."""
         for state, plane, stats in planes_of(facts):
-            reading = state.reading or state.solved.chosen
+            reading = state.declared_reading or state.solved.chosen
             if reading is None or not stats.median or not state.solved.solutions:
                 continue
-            implied = _implied(state, plane, stats)
+            implied = _implied(reading, state, plane, stats)
             if implied is None:
                 continue
             own, other = implied
@@ -196,10 +196,10 @@ class ScaleDirection(Rule):
             )
 
 
-def _implied(state: TensorState, plane: Plane, stats: PlaneStats) -> tuple[float, float] | None:
+def _implied(
+    reading: Reading, state: TensorState, plane: Plane, stats: PlaneStats
+) -> tuple[float, float] | None:
     """Largest weight under the reading's direction and under the other one."""
-    reading = state.reading or state.solved.chosen
-    assert reading is not None
     if stats.median is None:
         return None
     if plane.role == "scale" and is_fp8(state) and reading.scale and stats.dtype != "F8_E8M0":
@@ -397,7 +397,7 @@ class ScaleTiled(Rule):
             if rows % TILE_ROWS or cols % TILE_COLS or cols < 2 * TILE_COLS:
                 continue
             values = self._values(facts, plane)
-            if values is None:
+            if values is None or not np.isfinite(values).all():
                 continue
             plain, tiled = coherence(values), coherence(untile(values))
             if tiled - plain < TILE_GAP:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from quantscope.containers.records import StoredTensor
 from quantscope.infer.plane_values import PlaneStats
 from quantscope.model import Plane, Severity
 from quantscope.rules import mates, names
@@ -14,20 +13,6 @@ from quantscope.session.inspection import TensorState
 
 SAME = 1.0 + 1e-6
 """Scales whose ratio is below this are one scale."""
-
-FP8_SCALE_NAMES = (
-    "weight_scale",
-    "weight_scale_inv",
-    "scale",
-    "scales",
-    "scale_weight",
-    "weight_scales",
-    "qscale_weight",
-    "scale_inv",
-    "weight.scale",
-    "weight_scale_2",
-    "wscales",
-)
 
 FP4_WORDS = ("e2m1", "fp4", "nvfp4")
 """Elements whose second-level scale engines share over fused modules."""
@@ -186,7 +171,7 @@ class Fp8WithoutScale(Rule):
         why="FP8 codes without their scale are numbers up to 448: weights hundreds of times too large.",
         evidence="Stored names and dtypes; proved.",
         proves_not="A plain cast to FP8 has no scale on purpose: where no matrix has one it is a warning.",
-        sample="fp8-scale-missing",
+        sample="fp8-cast",
         reports=("imp#1450", "unsloth#6978", "LTX-2#172"),
     )
 
@@ -195,29 +180,11 @@ class Fp8WithoutScale(Rule):
         if facts.is_gguf:
             return
         spoken = {m.module for m in mates.odd_ones_out(facts)}
-        spoken |= {o.module for o in facts.grouping.orphans}
-        bare: list[tuple[str, StoredTensor]] = []
-        scaled = 0
-        for name, stored in facts.stored.items():
-            if (
-                not stored.dtype.startswith("F8_E")
-                or stored.dtype == "F8_E8M0"
-                or len(stored.shape) < 2
-            ):
-                continue
-            if name.rpartition(".")[2] in FP8_SCALE_NAMES or name.endswith(("_scale", "_scales")):
-                continue
-            module = name[: -len(".weight")] if name.endswith(".weight") else name
-            found = any(
-                f"{base}{joint}{suffix}" in facts.stored
-                for base in (module, name)
-                for joint in (".", "_")
-                for suffix in FP8_SCALE_NAMES
-            )
-            if found:
-                scaled += 1
-            elif module not in spoken:
-                bare.append((module, stored))
+        matrices = mates.fp8_matrices(facts)
+        scaled = sum(has for _, _, has in matrices)
+        if scaled:
+            spoken |= {o.module for o in facts.grouping.orphans}
+        bare = [(m, s) for m, s, has in matrices if not has and m not in spoken]
         cast = not scaled and not facts.sections
         for module, stored in bare:
             yield self.hit(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quantscope.families.declarations import Section
-from quantscope.families.modules import pattern_matches
+from quantscope.families.modules import compiled, pattern_matches
 from quantscope.model import Subject
 from quantscope.rules import names
 from quantscope.rules.base import Hit, Page, Rule
@@ -165,7 +165,10 @@ class EntryMatchesNothing(Rule):
             return
         modules = facts.modules | set(facts.stored)
         for entry in Exclusions(facts).decisive:
+            regex = entry.entry.removeprefix("re:") if entry.is_regex else ""
             if any(entry.covers(module) for module in modules):
+                continue
+            if entry.entry.startswith("re:") and compiled(regex) is None:
                 continue
             head = _names_head(entry) and not any(names.is_head(m) for m in facts.modules)
             tied = head and facts.tied is not False
@@ -240,7 +243,7 @@ class PatternEntries(Rule):
         checks="How many modules depend on entries that are regular expressions or globs.",
         why="A reader that compares them as plain text quantizes or plans the modules concerned.",
         evidence="The list and the stored names; proved.",
-        proves_not="A fault.",
+        proves_not="That anything is wrong: it is worth knowing.",
         sample="ct-ignore-patterns",
         reports=("vllm#48508",),
     )

@@ -306,8 +306,6 @@ class ZeroPlaneAbsent(Rule):
                 continue
             if state.tensor.plane("zero") is not None or state.tensor.plane("minimum") is not None:
                 continue
-            if contradicting(state.contract["zero"]):
-                continue
             claim = claims[0]
             yield self.hit(
                 Subject(
