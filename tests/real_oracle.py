@@ -239,7 +239,9 @@ def whole_parts(folder: Path, name: str, reading: Any) -> tuple[Any, Any]:
         return codes, weights
 
 
-def check_locate(folder: Path, name: str, reading: Any, cells: Any, scale_bits: int = 1) -> None:
+def check_locate(
+    folder: Path, name: str, reading: Any, cells: Any, scale_bit: int | None = None
+) -> None:
     """Flipping the bits that `locate` names changes that code and no other, and that scale's weights only.
 
     Args:
@@ -247,7 +249,7 @@ def check_locate(folder: Path, name: str, reading: Any, cells: Any, scale_bits: 
         name: logical tensor.
         reading: reading in force.
         cells: (row, column) pairs.
-        scale_bits: how many of the lowest bits of a scale are flipped.
+        scale_bit: which bit of a scale is flipped; one in the middle of its mantissa by default.
     """
     with Checkpoint.open(str(folder)) as checkpoint:
         tensor = checkpoint.find(name)
@@ -274,6 +276,7 @@ def check_locate(folder: Path, name: str, reading: Any, cells: Any, scale_bits: 
             if role == "group_index" or not spans:
                 continue
             bit = {32: 20, 16: 5}.get(spans[0].bit_width, 0)
+            bit = bit if scale_bit is None else scale_bit
             flip(paths[spans[0].file_id], spans[0], bit)
             _, moved = whole_parts(folder, name, reading)
             flip(paths[spans[0].file_id], spans[0], bit)
