@@ -51,6 +51,10 @@ _FLOAT_TABLES = {
     "F8_E5M2FNUZ": "e5m2fnuz",
 }
 
+SHORT_ROW_BYTES = 1 << 14
+"""A narrow window of rows of at most 16 KiB is read with what lies between: the pages are read anyway."""
+PIECE_BYTES = 1 << 22
+
 _ROW_GAP = 4
 """A column window narrower than 1/4 of the row is read row by row, a wider one as whole rows."""
 
@@ -178,16 +182,7 @@ class PlaneReader:
                 array = np.frombuffer(data, dtype=dtype).reshape(len(rows), n_cols)
                 array = array[:, cols.start : cols.stop]
         else:
-            pieces = [
-                self.read_bytes(
-                    plane.role,
-                    plane.file_id,
-                    base + row * row_bytes + cols.start * item,
-                    len(cols) * item,
-                )
-                for row in rows
-            ]
-            array = np.frombuffer(b"".join(pieces), dtype=dtype).reshape(len(rows), len(cols))
+            array = self._narrow(plane, dtype, rows, cols, row_bytes)
         return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
 
     def _runs(self, plane: Plane, dtype: np.dtype[Any], rows: range) -> Array:
@@ -200,6 +195,38 @@ class PlaneReader:
         return np.ndarray(
             (len(rows), per_run), dtype, data, strides=(span.stride_bytes, dtype.itemsize)
         )
+
+    def _narrow(
+        self, plane: Plane, dtype: np.dtype[Any], rows: range, cols: range, row_bytes: int
+    ) -> Array:
+        """A narrow window: long rows one by one, short ones some at a time with what lies between."""
+        item = dtype.itemsize
+        if row_bytes > SHORT_ROW_BYTES:
+            pieces = [
+                self.read_bytes(
+                    plane.role,
+                    plane.file_id,
+                    plane.byte_offset + row * row_bytes + cols.start * item,
+                    len(cols) * item,
+                )
+                for row in rows
+            ]
+            joined: Array = np.frombuffer(b"".join(pieces), dtype=dtype)
+            return joined.reshape(len(rows), len(cols))
+        array = np.empty((len(rows), len(cols)), dtype=dtype)
+        step = PIECE_BYTES // row_bytes
+        for first in range(rows.start, rows.stop, step):
+            last = min(first + step, rows.stop)
+            start = plane.byte_offset + first * row_bytes + cols.start * item
+            nbytes = (last - first - 1) * row_bytes + len(cols) * item
+            data = self.read_bytes(plane.role, plane.file_id, start, nbytes)
+            array[first - rows.start : last - rows.start] = np.lib.stride_tricks.as_strided(
+                np.frombuffer(data, dtype=dtype, count=1),
+                (last - first, len(cols)),
+                (row_bytes, item),
+                writeable=False,
+            )
+        return array
 
     def floats(self, plane: Plane, rows: range | None = None, cols: range | None = None) -> Array:
         """A window of a floating-point plane as float32 (F64 rounds; integers are converted)."""
