@@ -30,7 +30,7 @@ from quantscope.parity.model import (
     Settings,
     SkipReason,
 )
-from quantscope.parity.protocol import Kernel, Refusal, Weight
+from quantscope.parity.protocol import Kernel, Refusal, RefusedError, Weight
 from quantscope.parity.reference import ROW_RUN, parts_blocks
 
 HASH_CHUNK = 1 << 24
@@ -91,7 +91,10 @@ def check_tensor(
             )
     else:
         raw = kernel.read(weight, n_rows, reader)
-        outputs = kernel_outputs(kernel, weight, raw, dtype, settings, step)
+        try:
+            outputs = kernel_outputs(kernel, weight, raw, dtype, settings, step)
+        except RefusedError as no:
+            return skipped(base, no.refusal.reason, no.refusal.detail)
     control = outputs.inputs[CONTROL_INPUT].x
     judged = judge(
         weight,

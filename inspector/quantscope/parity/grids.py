@@ -18,8 +18,12 @@ UNIT_ROUNDOFF: dict[str, float] = {
     "bf16": 2.0**-8,
     "bf16_truncated": 2.0**-7,
     "e4m3": 2.0**-4,
+    "fp8_accumulate": 2.0**-13,
 }
-"""Largest relative error of one rounding to nearest: half a unit in the last place of 1; cutting doubles it."""
+"""Largest relative error of one rounding to nearest: half a unit in the last place of 1; cutting doubles it.
+
+`fp8_accumulate` is the sum inside FP8 tensor cores, which keep 14 bits. Source: DeepSeek-V3 technical report, section
+3.3.2, on Hopper."""
 
 UNDERFLOW: dict[str, float] = {
     "exact": 0.0,
@@ -29,6 +33,7 @@ UNDERFLOW: dict[str, float] = {
     "bf16": 2.0**-126,
     "bf16_truncated": 2.0**-126,
     "e4m3": 2.0**-10,
+    "fp8_accumulate": 2.0**-126,
 }
 """Largest absolute error of a rounding near zero: half the smallest subnormal; for types with the exponents of
 float32 the smallest normal number, since many kernels flush subnormals to zero."""

@@ -30,6 +30,14 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
 
 
+class RefusedError(Exception):
+    """A kernel finds in the bytes themselves that it does not take a weight."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.detail)
+        self.refusal = refusal
+
+
 class Weight(msgspec.Struct, frozen=True, kw_only=True):
     """One logical tensor under the reading in force."""
 
@@ -148,30 +156,69 @@ class Available(msgspec.Struct, frozen=True, kw_only=True):
 class Prepared(Protocol):
     """A weight as the kernel wants it."""
 
-    repacked: Mapping[str, Array | bytes]
-    """Buffers derived from the stored bytes, for their digests; empty where none are."""
+    @property
+    def repacked(self) -> Mapping[str, Array | bytes]:
+        """Buffers derived from the stored bytes, for their digests; empty where none are."""
+        ...
 
 
 class Kernel(Protocol):
     """One kernel on one kind of device."""
 
-    name: str
-    title: str
-    device: Device
-    executes: bool
-    contracts: tuple[str, ...]
-    """Words for people; `refusal` decides."""
-    dtypes: tuple[str, ...]
-    """Types of activations, the one that most users run first."""
-    amplitude: float
-    """Height of a one-hot input."""
-    fallback_batch: int | None
-    """Smallest batch at which the library itself leaves this kernel; None where it never does."""
-    slowdown: float
-    """Time of a multiply-add in nanoseconds, roughly."""
-    trace_rule: TraceRule
-    limits: tuple[str, ...]
-    """What a result of this kernel does not say."""
+    @property
+    def name(self) -> str:
+        """Short name, unique with the device within a backend."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """What it is, in a few words."""
+        ...
+
+    @property
+    def device(self) -> Device:
+        """Where it runs."""
+        ...
+
+    @property
+    def executes(self) -> bool:
+        """Whether compiled code of a low-bit kernel runs, so that the `kernel` gate is executed."""
+        ...
+
+    @property
+    def contracts(self) -> tuple[str, ...]:
+        """Contract words for people; `refusal` decides."""
+        ...
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Types of activations, the one that most users run first."""
+        ...
+
+    @property
+    def amplitude(self) -> float:
+        """Height of a one-hot input."""
+        ...
+
+    @property
+    def fallback_batch(self) -> int | None:
+        """Smallest batch at which the library itself leaves this kernel; None where it never does."""
+        ...
+
+    @property
+    def slowdown(self) -> float:
+        """Time of a multiply-add in nanoseconds, roughly."""
+        ...
+
+    @property
+    def trace_rule(self) -> TraceRule:
+        """What its trace must and must not hold."""
+        ...
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What a result of this kernel does not say."""
+        ...
 
     def missing(self) -> Refusal | None:
         """What is not installed, without importing it."""
@@ -202,15 +249,19 @@ class Kernel(Protocol):
         ...
 
     def prepare(self, raw: RawWeight, dtype: str) -> Prepared:
-        """Child: copies and repacks."""
+        """Child: copies and repacks.
+
+        Raises:
+            RefusedError: the bytes hold what the kernel does not take.
+        """
         ...
 
     def run(self, prepared: Prepared, x: Array, dtype: str) -> Array:
         """Child: one call, x float32 [M, K] exactly representable in `dtype`; float [M, N] back."""
         ...
 
-    def trace(self, prepared: Prepared, x: Array, dtype: str) -> TraceData:
-        """Child: the same call under observation, warmed up before."""
+    def trace(self, prepared: Prepared, x: Array, dtype: str) -> TraceData | None:
+        """Child: the same call under observation, warmed up before; None where nothing can observe it."""
         ...
 
     def quantized_input(self, weight: Weight, x: Array) -> Array | None:

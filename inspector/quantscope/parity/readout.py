@@ -43,7 +43,7 @@ class ReadoutCounter:
             outputs: float64 [columns, rows], the kernel's outputs for the one-hot rows.
         """
         parts = block.parts
-        tolerance = self._tolerance(block)
+        tolerance = block.single(self._columns, self._amplitude) / self._amplitude
         weights = outputs.T / self._amplitude
         right, resolvable, found, wanted = self._judge(parts, block, weights, tolerance)
         self.total += right.size
@@ -117,17 +117,6 @@ class ReadoutCounter:
             )
             resolvable = (scale != 0) & (tolerance < 0.5 * np.abs(scale) * gap)
         return (found == wanted) & finite, resolvable, found, wanted
-
-    def _tolerance(self, block: BlockModel) -> Array:
-        """Tolerance of single weights, [rows, columns]."""
-        n_cols = block.weights.shape[1]
-        pieces = []
-        for start in range(0, self._columns.size, 64):
-            chosen = self._columns[start : start + 64]
-            x = np.zeros((chosen.size, n_cols))
-            x[np.arange(chosen.size), chosen] = self._amplitude
-            pieces.append(block.bound(x, random=False).tolerance.T / self._amplitude)
-        return np.concatenate(pieces, axis=1)
 
     def result(self, calls: int) -> Readout:
         """What was counted."""

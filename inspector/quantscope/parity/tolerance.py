@@ -11,7 +11,7 @@ For output (m, n) with weights W, inputs x and S = sum_k |x_k| |W_k|:
   by 3 (a uniform error) in `shared_2`. Exactly zero where every scale is representable in that type. A folded zero
   (pivot - z)*s held in a coarse type acts likewise on sum_{k in g} x_k.
 - act: activations that the kernel quantizes with a step d are wrong by at most d/2 each: sum (d/2)|W|, or with a
-  uniform error sum (d^2/12) W^2. A step held in half precision adds 2^-11 |x|.
+  uniform error sum (d^2/12) W^2; a zero stays zero. A step held in half precision adds 2^-11 |x|.
 - The running sum takes K roundings, each of a partial sum of at most S' (S with A in the place of |W|). They bound to
   K*u*S'; as independent uniform errors to 6/sqrt(3)*sqrt(K)*u*S' = 3.5*sqrt(K)*u*S', the smaller one where K > 12.
 - Near zero a rounding is wrong by an absolute amount (`grids.UNDERFLOW`), which is added.
@@ -119,6 +119,41 @@ class BlockModel:
         tolerance = inner + u_out * (np.abs(reference) + inner) + UNDERFLOW[model.output_dtype]
         return Bound(reference, tolerance, total)
 
+    def single(self, columns: Array, amplitude: float) -> Array:
+        """Tolerance of outputs of one-hot rows: the worst case of `bound` with a single term.
+
+        A quantizer of activations meets the largest value of a block exactly; what stays is the rounding of
+        its step, which is none where the height is a representable multiple of 127.
+
+        Args:
+            columns: input channels, each in a row of its own.
+            amplitude: height of the rows.
+
+        Returns:
+            float64 [rows of the block, columns].
+        """
+        model = self.model
+        rounded = self._rounded[:, columns] * amplitude
+        reference = np.abs(self.weights[:, columns]) * amplitude
+        inner = model.weight_roundings * UNIT_ROUNDOFF[model.weight_dtype] * rounded
+        u_zero = UNIT_ROUNDOFF[model.zero_dtype]
+        if self._scale_error:
+            scaled = self._scaled_part()[:, columns] * amplitude
+            inner = inner + UNIT_ROUNDOFF[model.scale_dtype] * np.abs(scaled)
+        if u_zero:
+            inner = inner + u_zero * np.abs(self._zero_part()[:, columns] * amplitude)
+        if model.activation == "int8_row":
+            inner = inner + 2 * UNIT_ROUNDOFF["f32"] * rounded
+        elif model.activation == "q8_block" and not _exact_in(
+            np.array([amplitude / ACTIVATION_STEPS]), "f16"
+        ):
+            inner = inner + UNIT_ROUNDOFF["f16"] * rounded
+        inner = inner + UNIT_ROUNDOFF[model.accumulate_dtype] * self.weights.shape[1] * rounded
+        inner = inner + UNDERFLOW[model.weight_dtype] * model.weight_roundings * amplitude
+        u_out = UNIT_ROUNDOFF[model.output_dtype]
+        tolerance: Array = inner + u_out * (reference + inner) + UNDERFLOW[model.output_dtype]
+        return tolerance
+
     def _shared(self, x: Array) -> tuple[Array | float, Array | float]:
         """Errors that all weights of a group share: worst case, and variance."""
         model = self.model
@@ -129,7 +164,7 @@ class BlockModel:
         square: Array | float = 0.0
         u_scale = UNIT_ROUNDOFF[model.scale_dtype] if self._scale_error else 0.0
         for terms, u in ((self._scaled_part(), u_scale), (self._zero_part(), u_zero)):
-            if terms is None or not u:
+            if not u:
                 continue
             for group in self._groups():
                 partial = x[:, group] @ terms[:, group].T
@@ -137,7 +172,7 @@ class BlockModel:
                 square = square + np.square(u * partial) / 3
         return worst, square
 
-    def _scaled_part(self) -> Array | None:
+    def _scaled_part(self) -> Array:
         """What a shared error of the scale multiplies, [R, C]."""
         levels = levels_of(self.parts)
         if levels is None:
@@ -149,7 +184,7 @@ class BlockModel:
         minimum = minimum_of(self.parts)
         return self.weights if minimum is None else self.weights - minimum
 
-    def _zero_part(self) -> Array | None:
+    def _zero_part(self) -> Array:
         """What a shared error of the folded zero multiplies, [R, C]."""
         scale = self.parts.per_element(scale_of(self.parts))
         zero, minimum = zero_of(self.parts), minimum_of(self.parts)
@@ -178,7 +213,8 @@ class BlockModel:
         weight = np.abs(self.weights)
         half_type = UNIT_ROUNDOFF["f16"] if model.activation == "q8_block" else UNIT_ROUNDOFF["f32"]
         reach = step / 2 + half_type * np.abs(x) + UNDERFLOW["f16"] * ACTIVATION_STEPS
-        spread = np.square(step) / 12 + np.square(half_type * x)
+        reach = np.where(x == 0, 0.0, reach)
+        spread = np.where(x == 0, 0.0, np.square(step) / 12 + np.square(half_type * x))
         worst: Array = reach @ self._rounded.T
         variance: Array = spread @ np.square(np.maximum(weight, self._rounded)).T
         return worst, variance
