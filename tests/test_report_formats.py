@@ -17,7 +17,6 @@ import pytest
 from markdown_it import MarkdownIt
 from quantscope.checkpoint import Checkpoint
 from quantscope.cli import main
-from quantscope.cli.samples import samples
 from quantscope.report.builder import ReportOptions, build
 from quantscope.report.html import STYLE, html_page
 from quantscope.report.inert_markup import cell, code, prose
@@ -141,10 +140,22 @@ def sarif_schema() -> Any:
     return found
 
 
-def test_sarif_of_every_sample_is_valid(sarif_schema: Any) -> None:
+def test_sarif_of_every_sample_is_valid(sarif_schema: Any, every_sample: list[Path]) -> None:
     validator = jsonschema.Draft7Validator(sarif_schema)
-    for sample in samples():
+    for sample in every_sample:
         validator.validate(json.loads(json.dumps(sarif(report_of(sample)))))
+
+
+def test_every_finding_of_every_sample_makes_a_short_ticket(every_sample: list[Path]) -> None:
+    for sample in every_sample:
+        with Checkpoint.open(str(sample)) as checkpoint:
+            inspection = judge(inspect(checkpoint))
+            for finding in inspection.findings:
+                selection = Selection(findings=(finding.id,))
+                report = build([inspection], ReportOptions(selection=selection)).report()
+                text = markdown(report)
+                assert len(text.splitlines()) < 60, (sample.name, finding.id)
+                assert finding.code in text
 
 
 def test_sarif_points_at_bytes_with_a_stable_fingerprint(tmp_path: Path) -> None:

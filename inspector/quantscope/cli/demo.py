@@ -15,11 +15,12 @@ from quantscope.cli.running import RunOptions
 def command(sample: str | None, ascii_only: bool) -> int:
     """Open the app on a bundled sample, or scan the sample where stdout is no terminal.
 
-    SAMPLE is a name that `quantscope samples` lists; a checkpoint with a fault by default.
+    SAMPLE is a name that `quantscope samples --list` gives; by default a checkpoint whose zeros mean something else than
+    it declares.
     """
-    from quantscope.cli.samples import sample_path
+    from quantscope.samples.library import DEMO, sample_path
 
-    path = str(sample_path(sample))
+    path = str(sample_path(sample or DEMO))
     if sys.stdout.isatty() and sys.stdin.isatty():
         from quantscope.cli.open_app import open_app
 

@@ -1,91 +1,53 @@
-"""`quantscope samples DIR`: writes the bundled sample checkpoints."""
+"""`quantscope samples DIR`: writes the sample checkpoints, good and faulty."""
 
 from __future__ import annotations
 
-import importlib.resources
-import json
-import shutil
 from pathlib import Path
-from typing import Any
 
 import click
 
-from quantscope.cli import diagnostics, output
+from quantscope.cli import diagnostics, output, tables
 from quantscope.cli.diagnostics import ExitCode
-from quantscope.errors import QuantscopeError, UsageError
-
-MANIFEST = "MANIFEST.json"
+from quantscope.errors import UnreadableError
+from quantscope.report.words import count_words
 
 
 @click.command("samples", short_help="Writes the sample checkpoints.")
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
-def command(folder: Path) -> int:
-    """Write every bundled sample into DIR, one folder or file each; nothing there is overwritten."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = []
-    for sample in sorted(samples(), key=lambda path: path.name):
-        target = folder / sample.name
-        if target.exists():
-            raise QuantscopeError(
-                f"{target} is there already", hint="give an empty folder", source=str(target)
-            )
-        if sample.is_dir():
-            shutil.copytree(sample, target)
-        else:
-            shutil.copy2(sample, target)
-        lines.append(str(target))
-    output.write_text("\n".join(diagnostics.inert(line) for line in lines))
+@click.argument("folder", required=False, type=click.Path(path_type=Path), metavar="DIR")
+@click.option("--list", "names_only", is_flag=True, help="Name the samples, write nothing.")
+def command(folder: Path | None, names_only: bool) -> int:
+    """Write every sample into DIR, one folder each, with a MANIFEST.json of what must be found.
+
+    Nothing that is there already is touched.
+    """
+    from quantscope.samples.library import list_samples, write_samples
+
+    found = list_samples()
+    if names_only == (folder is not None):
+        raise click.UsageError("give either DIR or --list")
+    if folder is None:
+        rows = [(s.name, "faulty" if s.make is not None else "good", s.what) for s in found]
+        output.write_text("\n".join(tables.columns(("name", "kind", "what"), rows)))
+        return ExitCode.OK
+    taken = [sample.name for sample in found if (folder / sample.name).exists()]
+    if taken or (folder / "MANIFEST.json").exists():
+        raise UnreadableError(
+            f"{folder} holds {taken[0] if taken else 'MANIFEST.json'} already",
+            hint="give an empty or new folder",
+            source=str(folder),
+        )
+    written = write_samples(folder)
+    output.write_text("\n".join(diagnostics.inert(str(path)) for path in written))
+    diagnostics.message(f"wrote {count_words(len(written), 'sample')} to {folder}")
     return ExitCode.OK
 
 
-def samples_folder() -> Path:
-    """Where the samples lie: in the wheel, or beside the sources of an editable install.
-
-    Raises:
-        QuantscopeError: neither is there.
-    """
-    packaged = Path(str(importlib.resources.files("quantscope") / "_samples"))
-    beside = Path(__file__).resolve().parents[3] / "sample_checkpoints"
-    for folder in (packaged, beside):
-        if folder.is_dir():
-            return folder
-    raise QuantscopeError(
-        "this installation holds no samples", hint="install the wheel again", source="_samples"
-    )
-
-
 def samples() -> list[Path]:
-    """Every sample: folders and checkpoint files of the samples folder."""
-    kinds = {".gguf", ".safetensors", ".bin", ".pt"}
-    return [
-        path
-        for path in samples_folder().iterdir()
-        if (path.is_dir() and not path.name.startswith(("_", "."))) or path.suffix.lower() in kinds
-    ]
-
-
-def sample_path(name: str | None) -> Path:
-    """A sample by name; the manifest's `demo`, else the first one with a fault, by default.
+    """Folders of the samples that are shipped ready made.
 
     Raises:
-        UsageError: no sample has the name.
+        UsageError: this installation holds none.
     """
-    found = {path.name: path for path in samples()}
-    if name is None:
-        name = _manifest().get("demo") or min(found, default=None)
-    if name is None or name not in found:
-        raise UsageError(
-            f"no sample is called {name}",
-            hint="samples: " + ", ".join(sorted(found)),
-            source=str(name),
-        )
-    return found[name]
+    from quantscope.samples.library import shipped_folder
 
-
-def _manifest() -> dict[str, Any]:
-    path = samples_folder() / MANIFEST
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
+    return sorted(path for path in shipped_folder().iterdir() if path.is_dir())
