@@ -11,8 +11,11 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
+from quantscope.decode.affine import decode_lines
+from quantscope.decode.bits import AWQ_ORDER, unpack_words
 from quantscope.decode.parts import Array, Parts, Window
 from quantscope.decode.plane_reader import PlaneReader
+from quantscope.decode.roundings import round_to
 from quantscope.families.base import SCALE_WORDS, FamilyBase, ceil_div, demand, element_span
 from quantscope.families.declarations import Declarations
 from quantscope.families.index import TensorIndex
@@ -194,6 +197,45 @@ class AwqGemm(FamilyBase):
             stored_zero=stored,
             group_of_column=np.arange(cols.start, cols.stop) // size - first,
         )
+
+    def decode(
+        self,
+        tensor: LogicalTensor,
+        reading: Reading,
+        window: Window,
+        reader: PlaneReader,
+        as_producer: bool,
+    ) -> Array | None:
+        """Whole groups and words row by row of the stored matrix; None leaves the window to `parts`."""
+        qweight, scales = tensor.plane("codes"), tensor.plane("scale")
+        rows, cols, size = window.rows, window.cols, reading.group_size
+        if (
+            qweight is None
+            or scales is None
+            or not len(rows)
+            or not len(cols)
+            or cols.start % size
+            or (cols.stop % size and cols.stop != reading.shape[1])
+            or rows.start % PER_WORD
+            or rows.stop % PER_WORD
+        ):
+            return None
+        used = range(cols.start // size, ceil_div(cols.stop, size))
+        words = range(rows.start // PER_WORD, rows.stop // PER_WORD)
+        packed = reader.read(qweight, cols, words)
+        order = AWQ_ORDER if reading.packing.order == "awq" else None
+        zero, _ = self._zeros(tensor, reading, used, rows, reader)
+        out = decode_lines(
+            lambda lines, codes: unpack_words(packed[lines], 4, order=order, out=codes),
+            reader.floats(scales, used, rows),
+            zero.T.astype(np.float32) if zero.size > 1 else float(zero[0, 0]),
+            size,
+            group_axis=0,
+            out=np.empty((len(cols), len(rows)), np.float32),
+        )
+        if as_producer:
+            out = round_to(out, reading.arithmetic.output)
+        return out.T
 
     @staticmethod
     def _zeros(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
+from quantscope.decode.affine import decode_lines
 from quantscope.decode.parts import Array, Parts, Window
 from quantscope.decode.plane_reader import PlaneReader
 from quantscope.families.base import SCALE_WORDS, FamilyBase, demand, element_span
@@ -236,6 +237,39 @@ class CtPack(FamilyBase):
             zero=zero,
             stored_zero=stored,
             group_of_column=groups,
+        )
+
+    def decode(
+        self,
+        tensor: LogicalTensor,
+        reading: Reading,
+        window: Window,
+        reader: PlaneReader,
+        as_producer: bool,
+    ) -> Array | None:
+        """Whole rows in natural order straight from their words; None leaves the window to `parts`."""
+        codes_plane, scale = tensor.plane("codes"), tensor.plane("scale")
+        rows, level = window.rows, reading.group[0]
+        n_in = reading.shape[1]
+        if (
+            codes_plane is None
+            or scale is None
+            or not len(rows)
+            or window.cols != range(n_in)
+            or level.axis not in ("in", "channel")
+            or tensor.plane("group_index") is not None
+        ):
+            return None
+        axis = _axis(reading)
+        packed = reader.read(codes_plane, rows, range(axis.n_words(n_in)))
+        zero, _ = _zeros(tensor, reading, rows, _used(reading, window.cols), reader)
+        return decode_lines(
+            lambda lines, codes: np.copyto(codes, axis.unpack(packed[lines], n_in, axis=-1)),
+            scale_grid.read_grid(scale, level, window, reader).values,
+            zero.astype(np.float32) if zero.size > 1 else float(zero[0, 0]),
+            reading.group_size,
+            group_axis=1,
+            out=np.empty(window.shape, np.float32),
         )
 
     def locate(

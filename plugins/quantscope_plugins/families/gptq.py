@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 from quantscope.containers.records import StoredTensor
+from quantscope.decode.affine import decode_columns
 from quantscope.decode.parts import Array, Parts, Window
 from quantscope.decode.plane_reader import STORAGE_BITS, PlaneReader
 from quantscope.errors import UndecodableError
@@ -235,6 +236,44 @@ class Gptq(FamilyBase):
             stored_zero=stored,
             group_of_column=groups - first,
         )
+
+    def decode(
+        self,
+        tensor: LogicalTensor,
+        reading: Reading,
+        window: Window,
+        reader: PlaneReader,
+        as_producer: bool,
+    ) -> Array | None:
+        """Whole groups of natural order straight from their words; None leaves the window to `parts`."""
+        qweight, scales = tensor.plane("codes"), tensor.plane("scale")
+        size, cols = reading.group_size, window.cols
+        if (
+            qweight is None
+            or scales is None
+            or reading.packing.order != "sequential"
+            or size % (STORAGE_BITS[qweight.dtype] // reading.bit_width)
+            or (as_producer and reading.arithmetic.output != "f32")
+            or not len(window.rows)
+            or not len(cols)
+            or cols.start % size
+            or (cols.stop % size and cols.stop != reading.shape[1])
+        ):
+            return None
+        natural = np.arange(cols.start, cols.stop) // size
+        if not np.array_equal(_group_numbers(tensor, reading, cols, reader), natural):
+            return None
+        used = range(cols.start // size, ceil_div(cols.stop, size))
+        words, _ = _axis(reading, STORAGE_BITS[qweight.dtype]).cover(cols, qweight.shape[0])
+        zero, _ = self._zeros(tensor, reading, used, window.rows, reader)
+        columns = decode_columns(
+            reader.read(qweight, words, window.rows),
+            reading.bit_width,
+            reader.floats(scales, used, window.rows),
+            zero.T.astype(np.float32) if zero.size > 1 else float(zero[0, 0]),
+            size,
+        )
+        return columns[: len(cols)].T
 
     @staticmethod
     def _zeros(
