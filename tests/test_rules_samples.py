@@ -83,7 +83,7 @@ def test_write_samples_writes_those_asked_for_and_a_manifest(tmp_path: Path) -> 
     written = write_samples(tmp_path / "out", ["smol-w4-liar", "gptq-scale-nan"])
     assert sorted(path.name for path in written) == ["gptq-scale-nan", "smol-w4-liar"]
     names = json.loads((tmp_path / "out" / "MANIFEST.json").read_text())
-    assert names["smol-w4-liar"]["expected"][0]["severity"] == "disagreement"
+    assert names["samples"]["smol-w4-liar"]["expected"][0]["severity"] == "disagreement"
 
 
 def test_names_are_unique() -> None:

@@ -27,6 +27,8 @@ SHIPPED_FAULTS = ("smol-w4-liar", "ct-sharded-scale-nan")
 """Faulty samples that are shipped ready made, for the demo."""
 
 
+DEMO = "smol-w4-liar"
+
 GOOD_EXPECTED: dict[str, tuple[Expected, ...]] = {
     "smol-gguf-mxfp4": (
         Expected("QV012", "warning", "general.file_type"),
@@ -150,7 +152,7 @@ def write_samples(folder: Path, names: Iterable[str] = ()) -> tuple[Path, ...]:
 
 def manifest() -> dict[str, Any]:
     """Every sample with what was done to it and what must be found."""
-    return {
+    samples = {
         sample.name: {
             "what": sample.what,
             "base": sample.base,
@@ -161,3 +163,4 @@ def manifest() -> dict[str, Any]:
         }
         for sample in list_samples()
     }
+    return {"demo": DEMO, "samples": samples}
