@@ -131,6 +131,7 @@ class _SharedSolver:
             tensor.word,
             tensor.shape,
             tensor.basis,
+            tensor.facts,
             tensor.part is not None,
             tuple(
                 (p.role, p.suffix, p.dtype, p.shape, p.nbytes, p.byte_order) for p in tensor.planes

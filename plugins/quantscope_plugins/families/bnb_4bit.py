@@ -21,7 +21,7 @@ from quantscope.decode.plane_reader import STORAGE_BITS, PlaneReader
 from quantscope.decode.small_floats import float_table
 from quantscope.families.base import FamilyBase, ceil_div, demand, element_span
 from quantscope.families.declarations import Declarations
-from quantscope.families.index import TensorIndex
+from quantscope.families.index import MAX_SMALL_BYTES, TensorIndex
 from quantscope.families.protocol import Signature
 from quantscope.model import (
     Arithmetic,
@@ -145,7 +145,6 @@ class Bnb4bit(FamilyBase):
             ("blocksize", str(state.get("blocksize", ""))),
             ("dtype", str(state.get("dtype", ""))),
             ("nested_blocksize", str(state.get("nested_blocksize", ""))),
-            ("nested_offset", repr(_float(state.get("nested_offset")))),
             ("total", str(total)),
         )
         for number in range(min(n_experts, MAX_EXPERTS)):
@@ -186,7 +185,7 @@ class Bnb4bit(FamilyBase):
         meta = tensor.plane("meta")
         if meta is not None:
             file = next((f.name for f in declared.files if f.file_id == meta.file_id), "")
-            state = _parse(reader.raw(meta)) if meta.nbytes <= 1 << 16 else {}
+            state = _parse(reader.raw(meta)) if meta.nbytes <= MAX_SMALL_BYTES else {}
             yield from _state_claims(state, Source(file, meta.stored_name))
             if STATE in meta.stored_name:
                 yield Claim(
@@ -469,6 +468,8 @@ def _absmax(tensor: LogicalTensor, first: int, last: int, reader: PlaneReader) -
     outer = reader.floats(second, None, used)[0]
     table = reader.floats(levels)[0]
     outer_of = np.arange(first, last) // nested - used.start
-    offset = np.float32(float(tensor.fact("nested_offset", "0")))
+    meta = tensor.plane("meta")
+    state = _parse(reader.raw(meta)) if meta is not None and meta.nbytes <= MAX_SMALL_BYTES else {}
+    offset = np.float32(_float(state.get("nested_offset")))
     scales: Array = table[codes] * outer[outer_of] + offset
     return scales
