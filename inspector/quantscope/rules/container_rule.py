@@ -9,7 +9,7 @@ import msgspec
 
 from quantscope.containers.issues import severity_of
 from quantscope.containers.records import ContainerIssue
-from quantscope.model import Subject, Who
+from quantscope.model import Severity, Subject, Who
 from quantscope.rules.base import Hit, Rule
 from quantscope.rules.facts import Facts
 
@@ -39,6 +39,10 @@ class ContainerRule(Rule):
             if advice is not None:
                 yield self._hit(facts, issue, advice)
 
+    def severity_of(self, issue: ContainerIssue) -> Severity:
+        """Severity of an issue, as the table of slugs says."""
+        return severity_of(issue)
+
     def _hit(self, facts: Facts, issue: ContainerIssue, advice: Advice) -> Hit:
         state = facts.by_stored.get(issue.tensor or "")
         subject = Subject(
@@ -56,7 +60,7 @@ class ContainerRule(Rule):
             impact=advice.impact,
             try_=advice.try_,
             who=advice.who,
-            severity=severity_of(issue),
+            severity=self.severity_of(issue),
             kind=issue.kind,
             data={"issue": issue.name, **issue.data},
         )

@@ -153,6 +153,25 @@ class Facts:
         return frozenset(found)
 
     @cached_property
+    def marked(self) -> bool:
+        """Whether marker tensors or header metadata say what the planes are, without a config."""
+        if any(self.index.names_with_last(word) for word in ("scaled_fp8", "comfy_quant")):
+            return True
+        words = ("quant", "gptq", "comfy", "tensor_names", "__grit__")
+        keys = {key for file in self.opened.files for key in file.metadata}
+        return any(word in key for key in keys for word in words)
+
+    @property
+    def declares(self) -> bool:
+        """Whether anything declares the quantization."""
+        return bool(self.sections) or self.marked or self.is_gguf
+
+    @cached_property
+    def broken_tensors(self) -> frozenset[str]:
+        """Stored tensors of which a container issue speaks."""
+        return frozenset(issue.tensor for issue in self.opened.issues if issue.tensor)
+
+    @cached_property
     def tied(self) -> bool | None:
         """`tie_word_embeddings` as written; None where it is not."""
         value, _ = self.model_value("tie_word_embeddings")

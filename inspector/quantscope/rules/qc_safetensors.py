@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from quantscope.containers.records import ContainerIssue
+from quantscope.model import Severity
 from quantscope.rules.base import Page
 from quantscope.rules.container_rule import AGAIN, GONE, Advice, ContainerRule
 
@@ -238,6 +240,14 @@ class IndexOmit(ContainerRule):
             "which of the two is loaded depends on the reader", "keep the tensor in one file"
         ),
     }
+
+    def severity_of(self, issue: ContainerIssue) -> Severity:
+        """A shard that holds no tensor of its own, metadata only, is a note."""
+        counts = (issue.data.get("new_count"), issue.data.get("repeated_count"))
+        if issue.name == "index-file-omitted" and counts == (0, 0) and issue.data.get("parsed"):
+            return "note"
+        return super().severity_of(issue)
+
     page = Page(
         checks="Names in the headers against names in the index, files beside it, one name in two files, total_size.",
         why="Two lists of what belongs to the model mean two models.",

@@ -95,7 +95,7 @@ class NoDeclaration(Rule):
 
     def check(self, facts: Facts) -> Iterator[Hit]:
         """Tensors without any claim, where no section exists."""
-        if facts.is_gguf or facts.sections or _metadata_declares(facts):
+        if facts.declares:
             return
         for state in facts.states:
             if not any(_speaks(str(claim.source)) for claim in state.claims):
@@ -117,13 +117,6 @@ def _speaks(source: str) -> bool:
     if source.endswith((":dtype", ":shape", "weight_shape#", "_size", "head_dim")):
         return False
     return "weight_shape" not in source
-
-
-def _metadata_declares(facts: Facts) -> bool:
-    words = ("quant", "gptq", "comfy", "tensor_names", "__grit__")
-    return any(
-        any(word in key for word in words) for file in facts.opened.files for key in file.metadata
-    )
 
 
 class MethodContradicts(Rule):

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from quantscope.containers.records import StoredTensor
-from quantscope.model import Orphan, Subject
+from quantscope.model import Orphan, Plane, Subject
 from quantscope.rules import mates, names
 from quantscope.rules.base import Hit, Page, Rule
 from quantscope.rules.facts import Facts
@@ -210,20 +210,44 @@ class Unrecognised(Rule):
 
     def _odd(self, facts: Facts, stored: StoredTensor, mate: TensorState, count: int) -> Hit:
         """A module that its family does not know again, though it knows the same module of other layers."""
-        module, _, suffix = stored.name.rpartition(".")
-        other = next((p for p in mate.tensor.planes if p.suffix == suffix), None)
-        beside = f"; {mate.tensor.module} has {list(other.shape)}" if other is not None else ""
-        turned = other is not None and len(other.shape) == 2 and stored.shape == other.shape[::-1]
+        module = stored.name.rpartition(".")[0]
+        odd, other, kind = _odd_plane(facts, stored, mate)
+        suffix = odd.name[len(module) + 1 :]
+        beside = (
+            f"; {mate.tensor.module} has {other.dtype} {list(other.shape)}"
+            if other is not None
+            else ""
+        )
         return self.hit(
-            facts.of_stored(stored, f"{module}.weight"),
-            f"{suffix} {stored.dtype} {list(stored.shape)} fits no reading{beside}",
-            fold=f"{suffix}|{stored.shape}|{mate.tensor.family}",
+            facts.of_stored(odd, f"{module}.weight"),
+            f"{suffix} {odd.dtype} {list(odd.shape)} fits no reading{beside}",
+            fold=f"{suffix}|{odd.shape}|{mate.tensor.family}",
             impact="the tensor cannot be decoded; a reader that does not check reads past a plane",
             try_=f"write {module} again with the producer's tool",
             severity="violation",
-            kind="ORIENT" if turned else "PACK-BITS",
-            data={"shape": list(stored.shape), "mates": count, "family": mate.tensor.word},
+            kind=kind,
+            data={"shape": list(odd.shape), "mates": count, "family": mate.tensor.word},
         )
+
+
+def _odd_plane(
+    facts: Facts, stored: StoredTensor, mate: TensorState
+) -> tuple[StoredTensor, Plane | None, str]:
+    """The plane of a module that differs from its mate's, the mate's plane, and the kind of the fault."""
+    module = stored.name.rpartition(".")[0]
+    for plane in mate.tensor.planes:
+        own = facts.index.get(module, plane.suffix)
+        if own is None or (own.shape == plane.shape and own.dtype == plane.dtype):
+            continue
+        turned = len(own.shape) == 2 and own.shape == plane.shape[::-1] != plane.shape
+        if plane.role == "codes":
+            return own, plane, "ORIENT" if turned else "PACK-BITS"
+        if plane.role in ("scale", "scale2"):
+            if len(own.shape) < len(plane.shape):
+                return own, plane, "SCALE-LAYOUT"
+            return own, plane, "SCALE-DTYPE" if own.shape == plane.shape else "GROUP"
+        return own, plane, {"group_index": "G-IDX"}.get(plane.role, "ZP-PRESENCE")
+    return stored, None, "PACK-BITS"
 
 
 def _has_scale(facts: Facts, module: str) -> bool:

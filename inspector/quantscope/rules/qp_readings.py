@@ -70,7 +70,9 @@ class NoReadingFits(Rule):
     def _broken(self, facts: Facts, state: TensorState, broken: Sequence[Equation]) -> Hit:
         equation = broken[0]
         plane = state.tensor.plane_named(equation.plane)
-        kind = _kind_of(state, equation, plane)
+        kind = "ORIENT" if _turned(facts, state) else _kind_of(state, equation, plane)
+        if kind == "ORIENT":
+            plane = state.tensor.plane("codes") or plane
         if equation.actual_shape is None:
             text = f"{equation.plane} is not stored; {equation.symbolic} is needed"
         elif equation.note.startswith("stored as"):
@@ -138,6 +140,24 @@ def _kind_of(state: TensorState, equation: Equation, plane: Plane | None) -> str
     if role == "codes":
         return "PACK-BITS"
     return "GROUP"
+
+
+def _turned(facts: Facts, state: TensorState) -> bool:
+    """Whether the codes have the shape of their mates' turned round, or fit their scales only so."""
+    codes, scale = state.tensor.plane("codes"), state.tensor.plane("scale")
+    if codes is None or len(codes.shape) != 2 or codes.shape[0] == codes.shape[1]:
+        return False
+    for mate in facts.roles.get(names.role_of(state.tensor.module), ()):
+        other = mate.tensor.plane("codes")
+        if mate is not state and mate.solved.solutions and other is not None:
+            return codes.shape == other.shape[::-1]
+    rows, cols = codes.shape
+    word = f"{state.tensor.family} {state.tensor.word}"
+    by_row = "nvfp4" in word or "fp8" in word or "mxfp" in word
+    if not by_row or scale is None or len(scale.shape) != 2:
+        return False
+    per_byte = 2 if codes.dtype == "U8" else 1
+    return scale.shape[0] == cols != rows and rows * per_byte % max(1, scale.shape[1]) == 0
 
 
 def _role_word(suffix: str) -> str:

@@ -69,10 +69,8 @@ class ScaleFormat(Rule):
     def _exponents(self, facts: Facts, state: TensorState, plane: Plane) -> Iterator[Hit]:
         if plane.dtype != "U8" or not is_fp8(state) or facts.reader is None:
             return
-        declared = any(
-            s.method in ("compressed-tensors", "mxfp8", "mxfp4", "quark") for s in facts.sections
-        )
-        if declared or "mx" in state.tensor.word:
+        known = ("compressed-tensors", "mxfp8", "mxfp4", "quark", "modelopt", "auto-round")
+        if facts.marked or any(s.method in known for s in facts.sections):
             return
         stored = facts.stored.get(plane.stored_name)
         values = facts.array(stored, 1 << 16) if stored is not None else None
@@ -315,7 +313,7 @@ class ScaleName(Rule):
                 fold=suffix,
                 impact="a reader that drops the key takes the codes for weights, hundreds of times too large",
                 try_=f"rename {plane.stored_name} to what the declared method's readers load",
-                severity="note" if note else None,
+                severity="note" if note or facts.marked else None,
                 data={"suffix": suffix, "shape": list(plane.shape)},
             )
         for stored in facts.ending("activation_scale"):
@@ -446,7 +444,7 @@ class FloatVariant(Rule):
 
     def check(self, facts: Facts) -> Iterator[Hit]:
         """FP8 code planes."""
-        told = bool(facts.sections)
+        told = facts.declares
         for state in facts.states:
             windows, codes = state.exam.windows, state.tensor.plane("codes")
             if windows is None or codes is None or not codes.dtype.startswith("F8_E"):

@@ -94,7 +94,7 @@ class FusedSiblings(Rule):
         element = state.reading.element if state.reading is not None else ""
         if element.startswith(FP4_WORDS):
             return "warning"
-        return "note" if facts.sections else "warning"
+        return "note" if facts.declares else "warning"
 
 
 class FusedOnDisk(Rule):
@@ -184,7 +184,11 @@ class Fp8WithoutScale(Rule):
         scaled = sum(has for _, _, has in matrices)
         if scaled:
             spoken |= {o.module for o in facts.grouping.orphans}
-        bare = [(m, s) for m, s, has in matrices if not has and m not in spoken]
+        bare = [
+            (m, s)
+            for m, s, has in matrices
+            if not has and m not in spoken and s.name not in facts.broken_tensors
+        ]
         cast = not scaled and not facts.sections
         for module, stored in bare:
             yield self.hit(

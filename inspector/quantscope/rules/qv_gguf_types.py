@@ -48,7 +48,11 @@ class GgufLabel(Rule):
         if not facts.is_gguf or facts.incomplete:
             return
         found = facts.gguf.get("general.file_type")
-        matrices = {n: s for n, s in facts.stored.items() if len([d for d in s.shape if d > 1]) > 1}
+        matrices = {
+            n: s
+            for n, s in facts.stored.items()
+            if len([d for d in s.shape if d > 1]) > 1 and n not in facts.broken_tensors
+        }
         quantized = {n: s for n, s in matrices.items() if s.dtype not in FLOATS}
         if not matrices:
             return

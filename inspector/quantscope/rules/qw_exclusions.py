@@ -172,6 +172,8 @@ class EntryMatchesNothing(Rule):
                 continue
             head = _names_head(entry) and not any(names.is_head(m) for m in facts.modules)
             tied = head and facts.tied is not False
+            if head and not tied:
+                continue
             text = f"ignore entry {entry.entry!r} matches 0 of {len(facts.modules)} modules"
             yield self.hit(
                 Subject(config_key=str(entry.source), file=entry.source.file),
