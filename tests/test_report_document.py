@@ -117,6 +117,7 @@ def test_active_characters_are_escaped_and_come_back() -> None:
     names = ["\x1b[31m", "\u202e", "\x9b", "\ud800", "é", "日本", "😀", "\U000e0001", 'q"\\']
     raw = canonical_bytes({"names": names})
     text = raw.decode("utf-8")
+    names[3] = "\ufffd"  # half a surrogate pair is no text that strict readers take
     assert json.loads(text) == {"names": names}
     assert not any(mark in text for mark in ("\x1b", "\u202e", "\x9b"))
     assert "é" in text
@@ -370,6 +371,34 @@ def test_a_float_base_executes_its_gates(tmp_path: Path) -> None:
     found = document(tmp_path / "c", tmp_path, "--base", str(tmp_path / "base"))
     assert found["gates"]["numeric_reference"]["status"] == "executed"
     assert found["gates"]["kernel"]["status"] == "skipped"
+
+
+def test_a_kernel_run_stands_in_the_report_and_the_reference_executes_no_gate(
+    tmp_path: Path,
+) -> None:
+    write_gptq(tmp_path / "c", MODULES[:2])
+    words = ["--with", "parity", "--tensor", MODULES[1]]
+    found = document(tmp_path / "c", tmp_path, *words)
+    (entry,) = found["parity"]
+    assert entry["tensor"] == f"{MODULES[1]}.weight"
+    assert entry["execution_proof"] == "not_applicable"
+    assert entry["outcome"] == "held"
+    assert {"comparison", "controls", "fingerprint"} <= set(entry)
+    assert found["gates"]["kernel"]["status"] == "skipped"
+    again = document(tmp_path / "c", tmp_path, *words)
+    assert {key for key in found if found[key] != again[key]} <= {"run"}
+    assert main.run(["report", str(tmp_path / "c"), "-o", "-", "--with", "nope"]) == 64
+
+
+@pytest.mark.torch
+def test_a_real_kernel_executes_its_gate_with_its_scope(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    write_gptq(tmp_path / "c", MODULES[:2])
+    found = document(tmp_path / "c", tmp_path, "--with", "parity", "--backend", "torch")
+    gate = found["gates"]["kernel"]
+    assert gate["status"] == "executed"
+    assert gate["outcome"] in ("held", "inconclusive")
+    assert {"kernels", "device", "dtype", "seed", "layers"} <= set(gate["scope"])
 
 
 def test_a_partial_inspection_says_how_far_it_got(tmp_path: Path) -> None:

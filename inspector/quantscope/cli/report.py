@@ -43,6 +43,11 @@ _BY_ENDING = {
 )
 @click.option("--with", "runs", metavar="parity,probe", help="Run these too and put them in.")
 @click.option("--backend", default="reference", show_default=True, help="Kernel of --with parity.")
+@click.option(
+    "--tokens",
+    metavar="FILE",
+    help="Token ids of --with probe (JSON list or .npy), or the word random.",
+)
 @click.option("--redact-paths", is_flag=True, help="Leave out folders of this machine.")
 @click.option(
     "--external",
@@ -69,6 +74,7 @@ def command(
     findings: tuple[str, ...],
     runs: str | None,
     backend: str,
+    tokens: str | None,
     redact_paths: bool,
     external: tuple[str, ...],
     base: str | None,
@@ -93,7 +99,9 @@ def command(
         ignore=running.flat(ignore),
         baseline=baseline,
     )
-    wanted = tuple(part.strip() for part in (runs or "").split(",") if part.strip())
+    wanted = _wanted(runs)
+    if tokens is not None and "probe" not in wanted:
+        raise click.UsageError("--tokens goes with --with probe")
     options.scope  # noqa: B018  (refuses options that exclude each other before anything is read)
     judge = running.judge_of(options)
     with running.opened(path) as checkpoint:
@@ -103,8 +111,12 @@ def command(
             from quantscope.cli.against_base import base_gates
 
             gates |= base_gates([inspection], base, options)
-        extra = _runs(path, wanted, tensors, backend)
-        gates |= extra.pop("gates", {})
+        extra: dict[str, Any] = {}
+        if wanted:
+            from quantscope.cli.report_runs import run_for_report
+
+            extra = run_for_report(inspection, wanted, tensors, backend, base, tokens)
+            gates |= extra.pop("gates")
         claimed, claimed_gates = _external(external)
         draft = build(
             [inspection],
@@ -135,18 +147,13 @@ def _write(out: str, chunks: Iterable[bytes]) -> None:
         diagnostics.message(f"wrote {out}")
 
 
-def _runs(
-    path: str, wanted: tuple[str, ...], tensors: tuple[str, ...], backend: str
-) -> dict[str, Any]:
-    """Kernel and logits runs as the report takes them."""
+def _wanted(runs: str | None) -> tuple[str, ...]:
+    """Kinds of runs, each a word that there is."""
+    wanted = tuple(part.strip() for part in (runs or "").split(",") if part.strip())
     odd = [name for name in wanted if name not in ("parity", "probe")]
     if odd:
         raise click.UsageError(f"--with takes parity and probe, not {odd[0]}")
-    if not wanted:
-        return {}
-    from quantscope.cli.report_runs import run_for_report
-
-    return run_for_report(path, wanted, tensors, backend)
+    return wanted
 
 
 def _external(files: tuple[str, ...]) -> tuple[tuple[dict[str, Any], ...], dict[Any, Any]]:

@@ -1,42 +1,172 @@
-"""Kernel and logits runs for `quantscope report --with`."""
+"""Kernel and logits runs for `quantscope report --with`, as the report lists them."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from quantscope.errors import MissingExtraError
+import msgspec
+
+from quantscope.cli import diagnostics
+from quantscope.evidence.gates import Gate, GateName
+
+if TYPE_CHECKING:
+    from quantscope.parity.model import ParityResult, ParityRun
+    from quantscope.probes.model import ProbeResult
+    from quantscope.session.inspection import Inspection
+
+KERNEL_SAMPLE = 8
+"""Tensors that a kernel check looks at where none is named."""
+_VOLATILE = ("seconds", "stderr_tail", "peak_rss_bytes", "microseconds")
+_WORST = ("did_not_hold", "inconclusive", "held")
 
 
 def run_for_report(
-    path: str, wanted: Sequence[str], tensors: Sequence[str], backend: str
+    inspection: Inspection,
+    wanted: Sequence[str],
+    tensors: Sequence[str],
+    backend: str,
+    base: str | None,
+    tokens: str | None,
 ) -> dict[str, Any]:
     """What the runs put into a report: `parity`, `probes` and `gates`.
 
-    Each kind of run lives in a module with a function `for_report(path, tensors, backend)` that gives
-    entries and gates.
-
     Raises:
-        MissingExtraError: a kind of run is not installed.
+        MissingExtraError: a package that a run needs is not installed.
+        UsageError: no backend has the name.
     """
     found: dict[str, Any] = {"parity": (), "probes": (), "gates": {}}
-    for kind, module, key in (
-        ("parity", "quantscope.parity.for_report", "parity"),
-        ("probe", "quantscope.probes.for_report", "probes"),
-    ):
-        if kind not in wanted:
-            continue
-        try:
-            run = importlib.import_module(module).for_report
-        except ModuleNotFoundError as problem:
-            if not module.startswith(problem.name or "-"):
-                raise
-            raise MissingExtraError(
-                f"--with {kind} is not available in this installation",
-                hint=f"quantscope {kind} {path}",
-            ) from None
-        entries, gates = run(path, tuple(tensors), backend)
-        found[key] = tuple(entries)
+    if "parity" in wanted:
+        entries, gate = _parity(inspection, tensors, backend)
+        found["parity"] = entries
+        found["gates"]["kernel"] = gate
+    if "probe" in wanted:
+        entries, gates = _probe(inspection, base, tokens)
+        found["probes"] = entries
         found["gates"] |= gates
     return found
+
+
+def _parity(
+    inspection: Inspection, tensors: Sequence[str], backend: str
+) -> tuple[tuple[dict[str, Any], ...], Gate]:
+    from quantscope.parity.run import run_checkpoint
+
+    run = run_checkpoint(
+        inspection.checkpoint.opened.path,
+        backend,
+        tensors=list(tensors) or None,
+        sample=None if tensors else KERNEL_SAMPLE,
+        keep=False,
+        progress=diagnostics.progress,
+    )
+    entries = tuple(
+        {**steady(result), "execution_proof": result.execution_proof} for result in run.results
+    )
+    return entries, kernel_gate(run)
+
+
+def kernel_gate(run: ParityRun) -> Gate:
+    """The gate `kernel` of a run; a backend that executes no kernel leaves it skipped."""
+    ran = [r for r in run.results if r.status == "executed" and r.executes_kernel]
+    if not ran:
+        reasons = dict.fromkeys(r.reason for r in run.results if r.reason)
+        why = "; ".join(reasons) or f"the backend {run.backend} executes no kernel"
+        failed = any(r.status == "failed" for r in run.results)
+        return Gate(status="failed" if failed else "skipped", reason=why)
+    worst = min(ran, key=lambda r: _WORST.index(r.outcome or "inconclusive"))
+    return Gate(
+        status="executed",
+        outcome=worst.outcome or "inconclusive",
+        reason=worst.reason or None,
+        scope=_kernel_scope(run, ran),
+    )
+
+
+def _kernel_scope(run: ParityRun, ran: Sequence[ParityResult]) -> dict[str, Any]:
+    return {
+        "backend": run.backend,
+        "kernels": sorted({r.kernel or "" for r in ran}),
+        "device": sorted({r.device_name or r.device or "" for r in ran}),
+        "dtype": sorted({r.dtype for r in ran}),
+        "seed": ran[0].settings.seed,
+        "tensors": [r.tensor for r in ran],
+        "layers": steady(run.coverage),
+        "comparison": ran[0].comparison,
+        "execution_proof": "proved"
+        if all(r.execution_proof == "proved" for r in ran)
+        else "unproven",
+    }
+
+
+def _probe(
+    inspection: Inspection, base: str | None, tokens: str | None
+) -> tuple[tuple[dict[str, Any], ...], dict[GateName, Gate]]:
+    from quantscope.probes.model import ProbeRequest, SideRequest, TokenRequest
+    from quantscope.probes.run import run_probe
+
+    path = inspection.checkpoint.opened.path
+    sides = [SideRequest(label="as the bytes say", path=path)]
+    if base is not None:
+        sides.insert(0, SideRequest(label="base", path=base))
+    else:
+        used = {s.reading.zero_convention for s in inspection.states if s.reading is not None}
+        sides += [
+            SideRequest(
+                label=f"zero_convention={other}", path=path, reading={"zero_convention": other}
+            )
+            for one, other in (("minus_one", "as_is"), ("as_is", "minus_one"))
+            if one in used and other not in used
+        ]
+    request = TokenRequest()
+    if tokens is not None:
+        request = (
+            TokenRequest(source="random")
+            if tokens == "random"
+            else TokenRequest(source="ids", path=tokens)
+        )
+    result = run_probe(
+        ProbeRequest(sides=tuple(sides), tokens=request), progress=diagnostics.progress
+    )
+    entry = {
+        **steady(result),
+        "comparison": "exact" if base is None else "approximate",
+        "execution_proof": "not_applicable",
+    }
+    return (entry,), {} if base is None else {"model_quality": quality_gate(result)}
+
+
+def quality_gate(result: ProbeResult) -> Gate:
+    """The gate `model_quality` of a probe against a base, within its tokens."""
+    pairs = [
+        {"candidate": p.candidate, "rows": p.rows, "kl_mean": p.kl_mean, "dnll_mean": p.dnll_mean}
+        for p in result.pairs
+    ]
+    return Gate(
+        status="executed",
+        outcome=result.outcome,
+        reason=result.reason or None,
+        scope={
+            "tokens": result.ids_source,
+            "ids_sha256": result.ids_sha256,
+            "targets": result.targets_counted,
+            "device": result.device,
+            "dtype": result.dtype,
+            "comparison": "approximate",
+            "pairs": pairs,
+        },
+    )
+
+
+def steady(value: Any) -> Any:
+    """A result without what differs from run to run: times, memory peaks, log tails."""
+    plain = msgspec.to_builtins(value)
+    return _without_volatile(plain)
+
+
+def _without_volatile(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_volatile(item) for key, item in value.items() if key not in _VOLATILE}
+    if isinstance(value, list | tuple):
+        return [_without_volatile(item) for item in value]
+    return value
