@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from quantscope.containers.records import ConfigFile, OpenedFile
+from quantscope.families.modules import NameList
 from quantscope.model import Basis, Claim, Json, Source
+
+T = TypeVar("T")
 
 QUANT_KEYS = ("quantization_config", "quantization", "compression_config", "quant_config")
 """Keys under which a model config nests its quantization declaration."""
@@ -76,6 +80,35 @@ class Declarations:
         self.configs: dict[str, ConfigFile] = {config.name: config for config in configs}
         self.files: tuple[OpenedFile, ...] = tuple(files)
         self.sections: tuple[Section, ...] = tuple(self._find_sections())
+        self._worked_out: dict[Hashable, Any] = {}
+
+    def once(self, key: Hashable, work: Callable[[], T]) -> T:
+        """What `work` gives, worked out once a checkpoint under `key`; families keep derived facts here.
+
+        Args:
+            key: begins with the family's or module's name, so that keys of several families differ.
+            work: depends on nothing but these declarations and the key.
+        """
+        if key not in self._worked_out:
+            self._worked_out[key] = work()
+        result: T = self._worked_out[key]
+        return result
+
+    def names(self, section: Section, *keys: str, shell: bool = False) -> NameList:
+        """A list of module names of a section (an ignore list), prepared for matching; empty where it is none.
+
+        Args:
+            section: the section.
+            keys: where the list stands in it.
+            shell: entries with a `*` are shell patterns.
+        """
+
+        def prepared() -> NameList:
+            listed = section.get(*keys)
+            entries = listed if isinstance(listed, list) else []
+            return NameList([e for e in entries if isinstance(e, str)], shell=shell)
+
+        return self.once(("names", section.file, section.pointer, keys, shell), prepared)
 
     @property
     def model(self) -> dict[str, Json]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 from quantscope.model import Json
@@ -32,6 +34,34 @@ def pattern_matches(pattern: str, module: str, class_name: str = "Linear") -> bo
         regex = compiled(pattern[3:])
         return regex is not None and regex.match(module) is not None
     return pattern in (class_name, module) or module.startswith(pattern + ".")
+
+
+class NameList:
+    """Entries of a target or ignore list, matched as `pattern_matches` does but in time of the name's depth."""
+
+    def __init__(self, entries: Sequence[str], *, shell: bool = False) -> None:
+        """Prepare the entries; with `shell`, those with a `*` are shell patterns (ModelOpt, Quark)."""
+        self.names = frozenset(entry for entry in entries if not entry.startswith("re:"))
+        self.patterns = tuple(
+            regex for regex in (compiled(e[3:]) for e in entries if e.startswith("re:")) if regex
+        )
+        if shell:
+            globs = (compiled(fnmatch.translate(e)) for e in entries if "*" in e)
+            self.patterns += tuple(regex for regex in globs if regex)
+
+    def __bool__(self) -> bool:
+        return bool(self.names or self.patterns)
+
+    def matches(self, module: str, class_name: str = "Linear") -> bool:
+        """Whether an entry names the module, a parent of it or its class."""
+        if class_name in self.names or module in self.names:
+            return True
+        end = module.find(".")
+        while end >= 0:
+            if module[:end] in self.names:
+                return True
+            end = module.find(".", end + 1)
+        return any(regex.match(module) is not None for regex in self.patterns)
 
 
 def dynamic_override(dynamic: Json, module: str) -> dict[str, Json] | bool | None:

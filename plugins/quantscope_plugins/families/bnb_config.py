@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quantscope.families.declarations import Declarations, Section
-from quantscope.families.modules import pattern_matches
 from quantscope.model import Claim
 
 from quantscope_plugins.families.ct_config import is_int
@@ -29,10 +28,7 @@ ROUNDINGS = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
 def claims(module: str, declared: Declarations) -> Iterator[Claim]:
     """Claims of every bitsandbytes section on a module's contract."""
     for section in declared.with_method("bitsandbytes"):
-        skipped = section.get("llm_int8_skip_modules")
-        if isinstance(skipped, list) and any(
-            isinstance(name, str) and pattern_matches(name, module, "") for name in skipped
-        ):
+        if declared.names(section, "llm_int8_skip_modules").matches(module, ""):
             yield section.claim("element", "plain", "llm_int8_skip_modules")
         if section.get("load_in_4bit") is True:
             yield from _four_bit(section)

@@ -67,12 +67,18 @@ class Scheme(msgspec.Struct, frozen=True, kw_only=True):
 
 def ct_sections(declared: Declarations) -> list[Section]:
     """Sections of compressed-tensors."""
-    return [section for section in declared.sections if section.method in METHODS]
+    return declared.once(
+        "ct_config sections",
+        lambda: [section for section in declared.sections if section.method in METHODS],
+    )
 
 
 def autoround_sections(declared: Declarations) -> list[Section]:
     """Sections that AutoRound wrote under its own method."""
-    return [s for s in declared.sections if s.method in qweight_config.AUTOROUND_METHODS]
+    return declared.once(
+        "auto-round sections",
+        lambda: [s for s in declared.sections if s.method in qweight_config.AUTOROUND_METHODS],
+    )
 
 
 def word(declared: Declarations, derived: str) -> str:
@@ -94,15 +100,15 @@ def word(declared: Declarations, derived: str) -> str:
 
 def schemes(declared: Declarations, module: str) -> list[Scheme]:
     """What each section says of a module: exact names stand over regexes, these over class names."""
-    return [_scheme(section, module) for section in ct_sections(declared)]
-
-
-def _scheme(section: Section, module: str) -> Scheme:
-    kind = "Embedding" if module.rpartition(".")[2] in EMBEDDINGS else "Linear"
-    ignore = section.get("ignore")
-    ignored = isinstance(ignore, list) and any(
-        isinstance(entry, str) and pattern_matches(entry, module, kind) for entry in ignore
+    return declared.once(
+        ("ct_config", module),
+        lambda: [_scheme(declared, section, module) for section in ct_sections(declared)],
     )
+
+
+def _scheme(declared: Declarations, section: Section, module: str) -> Scheme:
+    kind = "Embedding" if module.rpartition(".")[2] in EMBEDDINGS else "Linear"
+    ignored = declared.names(section, "ignore").matches(module, kind)
     best: tuple[int, str] | None = None
     groups = section.get("config_groups")
     for name, group in groups.items() if isinstance(groups, dict) else ():

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from quantscope.families.declarations import Declarations, Section
-from quantscope.families.modules import pattern_matches
 from quantscope.model import Claim, Json
 
 from quantscope_plugins.families import ct_config, modelopt_config
@@ -31,11 +30,14 @@ SKIP_KEYS = ("modules_to_not_convert", "ignored_layers")
 
 def sections(declared: Declarations) -> list[Section]:
     """Sections that speak about FP8 weights."""
-    return [
-        section
-        for section in declared.sections
-        if section.method in METHODS or section.has("qformat_weight")
-    ]
+    return declared.once(
+        "fp8 sections",
+        lambda: [
+            section
+            for section in declared.sections
+            if section.method in METHODS or section.has("qformat_weight")
+        ],
+    )
 
 
 def is_gptqmodel(section: Section) -> bool:
@@ -53,11 +55,7 @@ def says_fp8(declared: Declarations) -> bool:
     if sections(declared) or ct_config.ct_sections(declared):
         return True
     return any(
-        str(
-            section.get(
-                "quant_algo",
-            )
-        ).startswith("FP8")
+        str(section.get("quant_algo")).startswith("FP8")
         for section in modelopt_config.modelopt_sections(declared)
     )
 
@@ -78,17 +76,16 @@ def claims(module: str, declared: Declarations, suffix: str) -> Iterator[Claim]:
         suffix: stored suffix of the scale plane; only weight_scale_inv has two senses.
     """
     for section in sections(declared):
-        yield from _section_claims(section, module, suffix)
+        yield from _section_claims(declared, section, module, suffix)
     yield from ct_config.claims(module, declared)
     yield from modelopt_config.claims(module, declared)
 
 
-def _section_claims(section: Section, module: str, suffix: str) -> Iterator[Claim]:
+def _section_claims(
+    declared: Declarations, section: Section, module: str, suffix: str
+) -> Iterator[Claim]:
     for key in SKIP_KEYS:
-        listed = section.get(key)
-        if isinstance(listed, list) and any(
-            isinstance(name, str) and pattern_matches(name, module, "") for name in listed
-        ):
+        if declared.names(section, key).matches(module, ""):
             yield section.claim("element", "plain", key)
     for key in ("fmt", "format", "checkpoint_format", "qformat_weight"):
         element = ELEMENTS.get(str(section.get(key)))

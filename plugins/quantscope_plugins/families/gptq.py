@@ -123,8 +123,11 @@ class Gptq(FamilyBase):
         words = qweight_config.formats(declared)
         facts = [
             ("sizes", ",".join(map(str, qweight_config.declared_sizes(module, declared)))),
-            ("producer", _producer(declared)),
-            ("minus_one_producer", _minus_one_producer(declared)),
+            ("producer", declared.once("gptq producer", lambda: _producer(declared))),
+            (
+                "minus_one_producer",
+                declared.once("gptq marker", lambda: _minus_one_producer(declared)),
+            ),
         ]
         if words & {"gptq_v2", "auto_round", "auto_round:gptqmodel"}:
             facts.append(("zeros", "as_is"))

@@ -54,17 +54,23 @@ ALIASES = {
 
 def modelopt_sections(declared: Declarations) -> list[Section]:
     """Sections of ModelOpt, in config.json and in hf_quant_config.json."""
-    return [
-        section
-        for section in declared.sections
-        if section.method in METHODS
-        or (section.file == "hf_quant_config.json" and section.has("quant_algo"))
-    ]
+    return declared.once(
+        "modelopt sections",
+        lambda: [
+            section
+            for section in declared.sections
+            if section.method in METHODS
+            or (section.file == "hf_quant_config.json" and section.has("quant_algo"))
+        ],
+    )
 
 
 def quark_sections(declared: Declarations) -> list[Section]:
     """Sections of Quark."""
-    return [section for section in declared.sections if section.method == "quark"]
+    return declared.once(
+        "quark sections",
+        lambda: [section for section in declared.sections if section.method == "quark"],
+    )
 
 
 def algorithm(section: Section, module: str) -> tuple[str | None, tuple[str, ...]]:
@@ -108,18 +114,21 @@ def declared_sizes(declared: Declarations, module: str) -> tuple[int, ...]:
 
 def claims(module: str, declared: Declarations) -> Iterator[Claim]:
     """Claims of every ModelOpt and Quark section on a module's contract."""
-    for section in modelopt_sections(declared):
-        yield from _modelopt_claims(section, module)
-    for section in quark_sections(declared):
-        yield from _quark_claims(section, module)
+
+    def stated() -> tuple[Claim, ...]:
+        found: list[Claim] = []
+        for section in modelopt_sections(declared):
+            found.extend(_modelopt_claims(declared, section, module))
+        for section in quark_sections(declared):
+            found.extend(_quark_claims(declared, section, module))
+        return tuple(found)
+
+    return iter(declared.once(("modelopt_config", module), stated))
 
 
-def _modelopt_claims(section: Section, module: str) -> Iterator[Claim]:
+def _modelopt_claims(declared: Declarations, section: Section, module: str) -> Iterator[Claim]:
     for key in ("exclude_modules", "ignore"):
-        listed = section.get(key)
-        if isinstance(listed, list) and any(
-            isinstance(name, str) and _excludes(name, module) for name in listed
-        ):
+        if declared.names(section, key, shell=True).matches(module, ""):
             yield section.claim("element", "plain", key)
     algo, keys = algorithm(section, module)
     if algo is not None:
@@ -163,11 +172,8 @@ def _excludes(name: str, module: str) -> bool:
     return pattern_matches(name, module, "") or ("*" in name and fnmatchcase(module, name))
 
 
-def _quark_claims(section: Section, module: str) -> Iterator[Claim]:
-    excluded = section.get("exclude")
-    if isinstance(excluded, list) and any(
-        isinstance(name, str) and _excludes(name, module) for name in excluded
-    ):
+def _quark_claims(declared: Declarations, section: Section, module: str) -> Iterator[Claim]:
+    if declared.names(section, "exclude", shell=True).matches(module, ""):
         yield section.claim("element", "plain", "exclude")
     path: tuple[str, ...] = ("global_quant_config",)
     layers = section.get("layer_quant_config")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from quantscope.families.declarations import Declarations, Section
-from quantscope.families.modules import compiled, dynamic_key, dynamic_override, pattern_matches
+from quantscope.families.modules import compiled, dynamic_key, dynamic_override
 from quantscope.model import Claim, Json, Source
 
 AUTOROUND_METHODS = ("auto-round", "intel/auto-round", "auto_round")
@@ -64,13 +64,19 @@ def relevant(section: Section) -> bool:
 
 def sections(declared: Declarations) -> list[Section]:
     """Sections that speak about qweight planes."""
-    return [section for section in declared.sections if relevant(section)]
+    return declared.once(
+        "qweight sections", lambda: [section for section in declared.sections if relevant(section)]
+    )
 
 
 def formats(declared: Declarations) -> set[str]:
     """Every format word of these sections, in lower case."""
-    words = (section.get(key) for section in sections(declared) for key in _FORMATS)
-    return {word.lower() for word in words if isinstance(word, str)}
+
+    def found() -> set[str]:
+        words = (section.get(key) for section in sections(declared) for key in _FORMATS)
+        return {word.lower() for word in words if isinstance(word, str)}
+
+    return declared.once("qweight formats", found)
 
 
 def methods(declared: Declarations) -> set[str]:
@@ -83,11 +89,18 @@ def is_autoround(section: Section) -> bool:
     return section.method in AUTOROUND_METHODS or section.get("provider") == "auto-round"
 
 
+def scopes(module: str, declared: Declarations) -> list[Scope]:
+    """Every section about qweight planes as a module sees it."""
+    return declared.once(
+        ("qweight scopes", module),
+        lambda: [Scope(section, module, declared) for section in sections(declared)],
+    )
+
+
 def declared_sizes(module: str, declared: Declarations) -> tuple[int, ...]:
     """Group sizes declared for a module, without repeats."""
     found: list[int] = []
-    for section in sections(declared):
-        scope = Scope(section, module)
+    for scope in scopes(module, declared):
         for key in _SIZES:
             size = scope.value(key)
             if _is_int(size) and size > 0:
@@ -98,7 +111,7 @@ def declared_sizes(module: str, declared: Declarations) -> tuple[int, ...]:
 class Scope:
     """A section as one module sees it: overrides first, then global keys."""
 
-    def __init__(self, section: Section, module: str) -> None:
+    def __init__(self, section: Section, module: str, declared: Declarations | None = None) -> None:
         self.section = section
         self.excluded: tuple[str, ...] | None = None
         self.path: tuple[str, ...] = ()
@@ -114,9 +127,8 @@ class Scope:
             extra = section.get("extra_config", key) if key else None
             if isinstance(extra, dict) and key:
                 self.path, self.overrides = ("extra_config", key), extra
-        skipped = section.get("modules_to_not_convert")
-        if isinstance(skipped, list) and any(
-            isinstance(name, str) and pattern_matches(name, module, "") for name in skipped
+        if declared is not None and declared.names(section, "modules_to_not_convert").matches(
+            module, ""
         ):
             self.excluded = ("modules_to_not_convert",)
 
@@ -135,8 +147,8 @@ class Scope:
 
 def qweight_claims(module: str, declared: Declarations) -> Iterator[Claim]:
     """Claims of every section and of the safetensors metadata on a module's contract."""
-    for section in sections(declared):
-        scope = Scope(section, module)
+    for scope in scopes(module, declared):
+        section = scope.section
         if scope.excluded is not None:
             yield section.claim("element", "plain", *scope.excluded)
         yield from _numbers(scope)
