@@ -143,14 +143,20 @@ def _group_table(parts: Parts) -> tuple[Array, Array, Array, Array] | None:
 
 def _correlations(mean: Array, spread: Array, zero: Array, scale: Array) -> dict[str, float]:
     numbers: dict[str, float] = {}
-    if np.isfinite(zero).all() and float(zero.std()) > 0 and float(mean.std()) > 0:
-        numbers["mean_follows_zero"] = float(np.corrcoef(mean, zero)[0, 1])
+    if np.isfinite(zero).all() and float(zero.std()) > 1e-9 and float(mean.std()) > 1e-9:
+        numbers["mean_follows_zero"] = _correlation(mean, zero)
     live = (spread > 0) & (scale > 0) & np.isfinite(scale)
     if live.sum() >= 16:
         log_scale, log_spread = np.log(scale[live]), np.log(spread[live])
-        if float(log_scale.std()) > 0 and float(log_spread.std()) > 0:
-            numbers["spread_against_scale"] = float(np.corrcoef(log_scale, log_spread)[0, 1])
-    return numbers
+        if float(log_scale.std()) > 1e-9 and float(log_spread.std()) > 1e-9:
+            numbers["spread_against_scale"] = _correlation(log_scale, log_spread)
+    return {name: value for name, value in numbers.items() if np.isfinite(value)}
+
+
+def _correlation(one: Array, other: Array) -> float:
+    """Pearson's coefficient; NaN where one side is constant to within rounding."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.corrcoef(one.astype(np.float64), other.astype(np.float64))[0, 1])
 
 
 def _entropy(codes: Sequence[Array]) -> float | None:
