@@ -12,6 +12,7 @@ import numpy as np
 from quantscope.decode.parts import Array, Parts, Window
 from quantscope.decode.plane_reader import PlaneReader
 from quantscope.decode.window import window_parts
+from quantscope.families.base import FamilyBase
 from quantscope.families.protocol import Family
 from quantscope.model import Reading
 from quantscope.parity.protocol import Weight
@@ -35,7 +36,38 @@ def parts_blocks(
     """Parts of the first `n_rows` rows, block by block."""
     for rows in row_blocks(n_rows, weight.n_cols):
         window = Window(rows, range(weight.n_cols))
-        yield rows, window_parts(family, weight.tensor, weight.reading, window, reader)
+        parts = window_parts(family, weight.tensor, weight.reading, window, reader)
+        yield rows, as_engine(parts, family, weight.reading)
+
+
+OWN_RULE_TOLERANCE = 1e-6
+"""Relative difference below which a family's own rule is the engine's times a constant: a few float32 roundings."""
+
+
+def as_engine(parts: Parts, family: Family, reading: Reading) -> Parts:
+    """Parts whose weights follow from the engine's arithmetic, also where a family combines by a rule of its own.
+
+    A rule that is the engine's times a constant (SCB / 127 of bitsandbytes) becomes a factor of the scale; any other
+    one gives its weights as values without codes.
+    """
+    if parts.combine == "vector" or getattr(type(family), "combine", None) is FamilyBase.combine:
+        return parts
+    with np.errstate(all="ignore"):
+        own = family.combine(parts, reading, False).astype(np.float64)
+        plain = weights64(parts, family, reading)
+        live = (plain != 0) & np.isfinite(plain) & np.isfinite(own)
+        factor = float(np.median(own[live] / plain[live])) if live.any() else 1.0
+        close = np.abs(own - factor * plain) <= OWN_RULE_TOLERANCE * np.abs(own)
+    if bool(close.all()) and parts.scale and parts.combine not in ("minus_min", "plus_min"):
+        if factor == 1.0:
+            return parts
+        first = np.asarray(parts.scale[0], dtype=np.float64)
+        exact = first / factor if parts.scale_divides[0] else first * factor
+        kept = {name: getattr(parts, name) for name in Parts.__slots__}
+        return Parts(**(kept | {"scale": (exact, *parts.scale[1:])}))
+    if bool(close.all()) and factor == 1.0:
+        return parts
+    return Parts(codes=own.astype(np.float32), combine="value")
 
 
 def scale_of(parts: Parts) -> Array:

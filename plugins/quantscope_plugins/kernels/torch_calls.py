@@ -15,7 +15,7 @@ from quantscope_plugins.kernels.base import version
 NEUTRAL = (
     r"^aten::(empty|view|t$|transpose|as_strided|reshape|_reshape_alias|copy_|to$|_to_copy|contiguous|clone|expand"
     r"|slice|detach|resolve_conj|resolve_neg|fill_|zero_|zeros|ones|resize_|unsqueeze|squeeze|select|permute|item"
-    r"|_local_scalar_dense|is_nonzero|narrow|flatten|alias|lift_fresh|set_|result_type|div|mul|max|min|abs|amax)",
+    r"|_local_scalar_dense|is_nonzero|narrow|flatten|alias|lift_fresh|set_|result_type|div|mul|max|min|abs|amax|gt|lt|ge|le|eq|ne|any|all|bitwise_and|__rshift__|__lshift__|nonzero|where|cat|stack|index)",
     r"^(Memcpy|Memset|cudaLaunchKernel|cudaDeviceSynchronize|cudaStreamSynchronize|cudaMemcpy|cudaFuncGet)",
     r"^quantscope_call$",
     r"^\[memory\]$",
