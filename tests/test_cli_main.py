@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from quantscope import __version__
 from quantscope.cli import main
 from quantscope.cli.lazy import Entry, LazyGroup
 from report_checkpoints import write_gptq
@@ -35,10 +36,10 @@ def test_help_and_version_import_nothing_heavy(words: list[str]) -> None:
 
 def test_version_names_the_libraries_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["--version"]) == 0
-    assert capsys.readouterr().out == "quantscope 0.1.0\n"
+    assert capsys.readouterr().out == f"quantscope {__version__}\n"
     assert main.run(["--version", "--verbose"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "quantscope 0.1.0"
+    assert lines[0] == f"quantscope {__version__}"
     assert any(line.startswith("numpy ") for line in lines)
 
 
@@ -167,6 +168,21 @@ def test_the_module_runs_and_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     assert child.stderr.read() == b""
     child.stderr.close()
     assert child.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize("words", [["open"], ["serve"], ["list"], ["scan"]])
+def test_what_is_not_there_gives_4_before_anything_starts(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run([*words, "no/such/folder"]) == 4
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert "no/such/folder" in streams.err
+
+
+def test_a_url_is_refused_with_a_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["scan", "https://example.org/x.gguf"]) == 4
+    assert "download" in capsys.readouterr().err
 
 
 def test_typed_words_reach_stderr_without_control_characters(

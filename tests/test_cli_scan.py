@@ -257,6 +257,19 @@ def test_notes_fold_to_ten_lines(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert len([line for line in scan_lines(many, full=True) if line.startswith("i  note")]) == 30
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_line_is_wider_than_the_terminal(
+    width: int, every_sample: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for sample in every_sample[::6]:
+        if main.run(["scan", str(sample), "--json", "-"]) == 4:
+            capsys.readouterr()
+            continue
+        report = msgspec.convert(json.loads(capsys.readouterr().out), Report)
+        for line in scan_lines(report, width=width, full=True):
+            assert len(line) <= width, (sample.name, line)
+
+
 def test_a_stopped_scan_keeps_what_it_has_labelled_partial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

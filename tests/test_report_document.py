@@ -415,6 +415,33 @@ def test_a_partial_inspection_says_how_far_it_got(tmp_path: Path) -> None:
 # -- identity --------------------------------------------------------------------------------------
 
 
+def test_the_revision_of_a_hugging_face_cache_is_its_snapshot(tmp_path: Path) -> None:
+    revision = "0123456789abcdef0123456789abcdef01234567"
+    cache = tmp_path / "models--someone--model"
+    write_gptq(tmp_path / "plain", MODULES[:1])
+    (cache / "blobs").mkdir(parents=True)
+    snapshot = cache / "snapshots" / revision
+    snapshot.mkdir(parents=True)
+    for number, file in enumerate(sorted((tmp_path / "plain").iterdir())):
+        blob = cache / "blobs" / f"{number:064x}"
+        file.rename(blob)
+        (snapshot / file.name).symlink_to(f"../../blobs/{blob.name}")
+    found = document(snapshot, tmp_path)
+    assert found["identity"]["model_revision"]["value"] == revision
+    assert found["identity"]["adapter_revision"] == "not stated"
+    assert found["scope"]["tensors_quantized"] == 1
+
+
+def test_tokenizer_and_template_are_named_by_their_digests(tmp_path: Path) -> None:
+    write_gptq(tmp_path / "c", MODULES[:1])
+    (tmp_path / "c" / "tokenizer.json").write_text('{"model": {}}')
+    (tmp_path / "c" / "chat_template.jinja").write_text("{{ messages }}")
+    identity = document(tmp_path / "c", tmp_path)["identity"]
+    for key, text in (("tokenizer", '{"model": {}}'), ("chat_template", "{{ messages }}")):
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        assert identity[f"{key}_sha256"]["value"] == digest
+
+
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("folder", "producer", "version"),

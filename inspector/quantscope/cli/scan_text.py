@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -49,10 +50,12 @@ def scan_lines(report: Report, *, full: bool = False, width: int | None = None) 
         lines.append(_rule("why", columns, finding.id))
         lines += _why(finding, report, columns)
     if len(needing) > 1 and not full:
-        lines.append(_row("others", "--full shows why for each; `quantscope rule CODE` its page"))
+        lines += _wrapped(
+            "others", "--full shows why for each; `quantscope rule CODE` its page", columns
+        )
     lines.append(_rule("what was looked at", columns))
     lines += _looked_at(report, columns)
-    lines.append(_closing(report, needing))
+    lines += textwrap.wrap(_closing(report, needing), columns)
     return lines
 
 
@@ -73,7 +76,8 @@ def _headings(report: Report, columns: int) -> Iterator[str]:
             parts[0] += f" of {report.scope.tensors_total}"
             parts.append(f"{report.run.duration_s:.1f} s")
         rest = "   " + "   ".join(parts)
-        yield cut_middle(inert(entry.path), max(20, columns - len(rest))) + rest
+        path = cut_middle(inert(entry.path), max(20, columns - len(rest)))
+        yield _cut_end(path + rest, columns)
         kinds = ", ".join(_kinds(own)) or "nothing quantized"
         origin = "   ".join(_origin(report))
         if len(kinds) + len(origin) + 3 <= columns:
@@ -187,7 +191,7 @@ def _field_lines(field: str, entry: TensorEntry, columns: int) -> Iterator[str]:
     for value, sources in claims.items():
         yield from _wrapped("declared", f"{value}   {', '.join(dict.fromkeys(sources))}", columns)
     if not claims:
-        yield _row("declared", "nothing")
+        yield from _wrapped("declared", "nothing", columns)
     if known.inferred is not None:
         strength = STRENGTH_WORDS[known.inferred.strength]
         yield from _wrapped(
@@ -247,9 +251,8 @@ def _looked_at(report: Report, columns: int) -> Iterator[str]:
             columns,
         )
     if scope.suppressed:
-        yield _row(
-            "baseline", f"{count_words(len(scope.suppressed), 'finding')} accepted by the baseline"
-        )
+        accepted = count_words(len(scope.suppressed), "finding")
+        yield from _wrapped("baseline", f"{accepted} accepted by the baseline", columns)
     if scope.partial:
         yield from _wrapped("partial", scope.partial, columns)
     elsewhere = [
@@ -257,9 +260,8 @@ def _looked_at(report: Report, columns: int) -> Iterator[str]:
     ]
     if elsewhere:
         words = {"model_quality": "task quality", "serving": "serving"}
-        yield _row(
-            "elsewhere", f"{', '.join(words[g] for g in elsewhere)}: nobody told this tool anything"
-        )
+        told = f"{', '.join(words[g] for g in elsewhere)}: nobody told this tool anything"
+        yield from _wrapped("elsewhere", told, columns)
 
 
 def held_words(report: Report) -> str:
@@ -313,13 +315,7 @@ def _rule(title: str, columns: int, right: str = "") -> str:
     return left + "-" * max(2, columns - len(left) - len(shown)) + shown
 
 
-def _row(label: str, text: str) -> str:
-    return f" {label:<{_LABEL}}{inert(text)}"
-
-
 def _wrapped(label: str, text: str, columns: int) -> Iterator[str]:
-    import textwrap
-
     room = max(30, columns - _LABEL - 1)
     pieces = textwrap.wrap(inert(text), room, break_on_hyphens=False) or [""]
     for number, piece in enumerate(pieces[:6]):
