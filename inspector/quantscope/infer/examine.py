@@ -32,7 +32,7 @@ ALL_ELEMENTS = 1 << 23
 TINY_SCALE = 2.0**-126
 """A scale below the smallest normal float32 counts as zero: E8M0 byte 0 is 2^-127."""
 
-VALUE_ROLES = frozenset({"scale", "scale2", "zero", "minimum"})
+VALUE_ROLES = frozenset({"scale", "scale2", "zero", "minimum", "codebook"})
 
 
 class CodeStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,7 +247,8 @@ def _sides(parts: Parts) -> tuple[int, int, Array]:
         return int((value < 0).sum()), int((value > 0).sum()), (value == 0).all(axis=1)
     if parts.combine == "affine" and parts.group_of_column.ndim == 1:
         zero = 0 if parts.zero is None else parts.per_element(np.asarray(parts.zero))
-        deviation = codes.astype(np.float32) - zero
+        with np.errstate(over="ignore", invalid="ignore"):
+            deviation = codes.astype(np.float32) - zero
         return (
             int((deviation < 0).sum()),
             int((deviation > 0).sum()),

@@ -98,6 +98,9 @@ class FieldRule(Rule):
         kind = self.kind_of(state, claim.value, value)
         if kind is None:
             return None
+        severity = self.severity_of(state, claim, value)
+        if "quant_state" in claim.source.pointer:
+            kind, severity = "BNB", "violation"
         key = claim.source.pointer.rpartition("/")[2]
         return self.hit(
             Subject(
@@ -117,7 +120,7 @@ class FieldRule(Rule):
             impact=self.impact,
             try_=self.remedy(key, value, claim),
             who="config",
-            severity=self.severity_of(state, claim, value),
+            severity=severity,
             confidence=_strength(field),
             kind=kind,
             data={"declared": claim.value, "inferred": value, "source": str(claim.source)},

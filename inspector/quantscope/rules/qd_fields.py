@@ -60,6 +60,7 @@ class SourcesContradict(Rule):
             ),
             text,
             fold=f"{field}|{odd.source}|{odd.value!r}|{other.source}|{other.value!r}",
+            kind="BNB" if "quant_state" in odd.source.pointer else None,
             impact="readers that take one source decode other weights than readers of the other",
             try_=f"set {odd.source} to {word(other.value)}",
             who="config",
@@ -97,6 +98,17 @@ class BitsContradict(FieldRule):
         sample="gptq-declared-bits",
         reports=("auto-round#2187", "mlx-vlm#1079", "Swiftlet#30"),
     )
+
+    def kind_of(self, state: TensorState, declared: Json, inferred: Json) -> str:
+        """The variants of one 8-bit float have a kind of their own."""
+        both = str(declared).startswith(("e4m3", "e5m2")) and str(inferred).startswith(
+            ("e4m3", "e5m2")
+        )
+        return "FP8-VARIANT" if both else "BITS"
+
+    def severity_of(self, state: TensorState, claim: Claim, inferred: Json) -> Severity | None:
+        """At most a warning between variants of one float."""
+        return "warning" if self.kind_of(state, claim.value, inferred) == "FP8-VARIANT" else None
 
     def check(self, facts: Facts) -> Iterator[Hit]:
         """Contradictions of sizes, codes beyond the declared width, and a plain `bits` key nobody claimed."""
@@ -228,12 +240,18 @@ class PackingContradicts(FieldRule):
         """Axis, width or order, by what differs; loose packing has its own rule."""
         if not isinstance(declared, dict) or not isinstance(inferred, dict):
             return "PACK-AXIS"
+        if declared.get("word", inferred["word"]) != inferred["word"]:
+            return "CONFIG-CONFLICT"
         if declared.get("axis", inferred["axis"]) != inferred["axis"]:
             return "PACK-AXIS"
         loose = {declared.get("order"), inferred["order"]} & {"padded", "bitstream"}
         if loose and "padded" in (declared.get("order"), inferred["order"]):
             return None
         return "PACK-BITS" if loose else "PACK-ORDER"
+
+    def severity_of(self, state: TensorState, claim: Claim, inferred: Json) -> Severity | None:
+        """An order alone, which only statistics can tell, is at most a warning."""
+        return "warning" if self.kind_of(state, claim.value, inferred) == "PACK-ORDER" else None
 
 
 class ShapeContradicts(FieldRule):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -259,4 +260,64 @@ def _has_scale(facts: Facts, module: str) -> bool:
     )
 
 
-RULES = (PlaneMissing, PlaneWithoutCodes, Unrecognised)
+class BnbState(Rule):
+    """A quant_state that cannot be read, or tables of the wrong length."""
+
+    code = "QP009"
+    name = "bnb-state-unreadable"
+    kind = "BNB"
+    severity = "violation"
+    needs = "sample"
+    page = Page(
+        checks="The JSON of every bitsandbytes quant_state (type, block size, shape, nested block size) and the order of "
+        "its code table.",
+        why="Without its state a packed 4-bit weight has no shape, no table and no blocks.",
+        evidence="The bytes of the state; proved.",
+        proves_not="That a readable state is of these bytes: the size equations say that.",
+        sample="bnb-state-broken",
+        reports=("bitsandbytes#1946", "unsloth#10276"),
+    )
+
+    NEEDED = ("quant_type", "blocksize", "shape")
+
+    def check(self, facts: Facts) -> Iterator[Hit]:
+        """Every stored quant_state."""
+        for stored in facts.ending("bitsandbytes__nf4", "bitsandbytes__fp4"):
+            fault = self._fault(facts, stored)
+            if fault is None:
+                continue
+            module = stored.name.partition(".weight.")[0]
+            yield self.hit(
+                facts.of_stored(stored, f"{module}.weight"),
+                f"quant_state {fault}",
+                fold=fault,
+                many=f"{{count}} quant_states: {fault}",
+                impact="the weight cannot be decoded",
+                try_="add the state from the producer's output",
+                data={"fault": fault},
+            )
+
+    def _fault(self, facts: Facts, stored: StoredTensor) -> str | None:
+        small = facts.small(stored.name)
+        if small is None:
+            return None
+        raw = bytes(int(value) & 255 for value in small.values)
+        try:
+            state = json.loads(raw)
+        except (ValueError, RecursionError):
+            return "is no JSON"
+        if not isinstance(state, dict):
+            return "is no JSON object"
+        lacking = [key for key in self.NEEDED if key not in state]
+        if lacking:
+            return f"lacks {', '.join(lacking)}"
+        shape = state["shape"]
+        good = isinstance(shape, list) and all(isinstance(n, int) and n > 0 for n in shape)
+        if not good:
+            return f"has the shape {str(shape)[:40]}"
+        if not isinstance(state["blocksize"], int) or state["blocksize"] <= 0:
+            return f"has the block size {str(state['blocksize'])[:20]}"
+        return None
+
+
+RULES = (BnbState, PlaneMissing, PlaneWithoutCodes, Unrecognised)

@@ -61,7 +61,7 @@ class NoReadingFits(Rule):
                     fold=f"none|{[(p.suffix, p.dtype, p.shape) for p in state.tensor.planes]}",
                     impact="the tensor cannot be decoded",
                     try_="write the planes again with the producer's tool",
-                    kind=_shape_kind(state),
+                    kind="ORIENT" if _turned(facts, state) else _shape_kind(state),
                     data={
                         "planes": {p.suffix: [p.dtype, list(p.shape)] for p in state.tensor.planes}
                     },
@@ -181,7 +181,9 @@ def _tiled(actual: Sequence[int], wanted: Sequence[int]) -> bool:
 
 def _shape_kind(state: TensorState) -> str:
     word = f"{state.tensor.family} {state.tensor.word}"
-    return "BNB" if "bnb" in word or "bitsandbytes" in word else "GROUP"
+    if "bnb" in word or "bitsandbytes" in word:
+        return "BNB"
+    return "GROUP" if state.tensor.plane("scale") is not None else "SCALE-MISSING"
 
 
 class SeveralReadings(Rule):

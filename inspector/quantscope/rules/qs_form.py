@@ -16,6 +16,7 @@ from quantscope.rules.qs_values import planes_of
 from quantscope.session.inspection import TensorState
 
 FP8_LARGEST = 448.0
+WAYS = {"multiply": "multiplies", "divide": "divides"}
 PLAUSIBLE_AMAX = (1e-6, 100.0)
 """Largest magnitudes of trained weight tensors lie between; a wrong direction misses by orders of magnitude."""
 
@@ -181,10 +182,10 @@ class ScaleDirection(Rule):
             way = reading.scale[level].direction
             yield self.hit(
                 facts.of_tensor(state, plane, "scale"),
-                f"{plane.suffix} {way}s by name, but its median {stats.median:.3g} implies weights up to {own:.3g}; "
+                f"{plane.suffix} {WAYS[way]} by name, but its median {stats.median:.3g} implies weights up to {own:.3g}; "
                 f"the other direction implies {other:.3g}",
                 fold=f"{plane.suffix}|{way}",
-                many=f"{plane.suffix} {way}s by name in {{count}} tensors, but its values imply weights of absurd size; "
+                many=f"{plane.suffix} {WAYS[way]} by name in {{count}} tensors, but its values imply weights of absurd size; "
                 "the other direction fits",
                 impact=f"weights are off by a factor of about {max(own, other) / min(own, other):.0e}",
                 try_="store the reciprocal, or use the name that fits the direction",
@@ -377,6 +378,9 @@ class ScaleTiled(Rule):
         for state in facts.states:
             plane = state.tensor.plane("scale")
             reading = state.reading or state.solved.chosen
+            if plane is not None and reading is not None and self._padded(facts, state, reading):
+                yield self._padded_hit(facts, state, plane, reading)
+                continue
             if (
                 plane is None
                 or reading is None
@@ -412,6 +416,28 @@ class ScaleTiled(Rule):
                 data={"plain": round(plain, 4), "tiled": round(tiled, 4)},
                 would_settle="the unquantized weights of one row",
             )
+
+    @staticmethod
+    def _padded(facts: Facts, state: TensorState, reading: Reading) -> bool:
+        """Whether a scale plane fits tiles only, under a method whose planes are linear."""
+        linear = facts.methods & {"modelopt", "modelopt_fp4", "compressed-tensors", "quark"}
+        return bool(
+            linear
+            and state.solved.solutions
+            and reading.placement != "linear"
+            and not state.contract["placement"].declared
+        )
+
+    def _padded_hit(self, facts: Facts, state: TensorState, plane: Plane, reading: Reading) -> Hit:
+        return self.hit(
+            facts.of_tensor(state, plane, "placement"),
+            f"{plane.suffix} {list(plane.shape)} fits padded tiles ({reading.placement}), the method's planes are linear",
+            fold="padded",
+            many="{count} scale planes fit padded tiles, the method's planes are linear",
+            impact="readers of linear planes refuse the scales or pair blocks with other blocks' scales",
+            try_="write the scales in plain order",
+            data={"shape": list(plane.shape), "placement": reading.placement},
+        )
 
     @staticmethod
     def _values(facts: Facts, plane: Plane) -> Array | None:

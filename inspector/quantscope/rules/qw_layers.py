@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from typing import Any
 
-from quantscope.model import Subject
+from quantscope.model import Source, Subject
 from quantscope.rules import names
 from quantscope.rules.base import Hit, Page, Rule
 from quantscope.rules.facts import Facts
@@ -176,6 +177,7 @@ class ExpertsMissing(Rule):
             ),
             (None, None),
         )
+        yield from self._stacked(facts, declared)
         for stack, experts in stacks.items():
             wanted = declared[0] if isinstance(declared[0], int) else max(experts) + 1
             gone = sorted(set(range(wanted)) - set(experts))
@@ -205,6 +207,30 @@ class ExpertsMissing(Rule):
                         try_="export the model again",
                         data={"expert": number, "missing": lacking},
                     )
+
+    def _stacked(self, facts: Facts, declared: tuple[Any, Source | None]) -> Iterator[Hit]:
+        """Experts stored as one array: its first extent against the declared count."""
+        count, source = declared
+        if not isinstance(count, int) or source is None:
+            return
+        for name, stored in facts.stored.items():
+            if ".experts." not in name or names.expert_of(name) or len(stored.shape) < 3:
+                continue
+            if stored.shape[0] != count:
+                yield self.hit(
+                    Subject(
+                        tensor=name,
+                        stored=name,
+                        file=facts.file_name(stored.file_id),
+                        config_key=str(source),
+                    ),
+                    f"stack of {stored.shape[0]} experts, {source} is {count}",
+                    fold=f"{stored.shape[0]}",
+                    many=f"{{count}} stacks hold {stored.shape[0]} experts, {source} is {count}",
+                    impact="tokens routed to the missing experts get random output",
+                    try_="export the model again",
+                    data={"have": stored.shape[0], "declared": count},
+                )
 
 
 class MtpMissing(Rule):

@@ -202,6 +202,29 @@ def bnb_incomplete(folder: Path) -> None:
     drop(folder, *stored(folder, f"{K0}.weight.quant_"))
 
 
+def bnb_broken(folder: Path) -> None:
+    name = stored(folder, f"{K0}.weight.quant_state")[0]
+    array(name, lambda values: values[: len(values) // 2])(folder)
+
+
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+def plain_order(folder: Path) -> None:
+    """Every packed word of AWQ written in plain order."""
+
+    def change(file: StFile) -> None:
+        for name in [n for n in file.tensors if n.endswith((".qweight", ".qzeros"))]:
+            item = file.tensors[name]
+            words = item.array().view("<u4")
+            plain = np.zeros_like(words)
+            for nibble, channel in enumerate(AWQ_ORDER):
+                plain |= (words >> np.uint32(4 * nibble) & np.uint32(15)) << np.uint32(4 * channel)
+            item.put(plain.view("<i4"))
+
+    edit_weights(folder, change)
+
+
 def renamed_scales(folder: Path) -> None:
     rename(folder, lambda name: name.replace("weight_scale", "scale_weight"))
     edit_config(folder, lambda config: config.pop("quantization_config"))
@@ -215,6 +238,10 @@ SAMPLES: tuple[Sample, ...] = (
            lambda folder: drop(folder, f"{K0}.scales"), ("QP002", "violation", "k_proj")),
     faulty("bnb-state-missing", "quant_state and quant_map of one module left out", "smol-bnb-nf4",
            bnb_incomplete, ("QP002", "violation", "k_proj")),
+    faulty("bnb-state-broken", "quant_state of one module cut in half", "smol-bnb-nf4", bnb_broken,
+           ("QP009", "violation", "k_proj")),
+    faulty("awq-plain-order", "AWQ planes packed in plain order", "smol-awq-w4", plain_order,
+           ("QD004", "warning", "_proj")),
     faulty("fp8-scale-without-codes", "codes of one module left out, its scale kept", BLOCK,
            scale_without_codes, ("QP003", "violation", "k_proj")),
     faulty("fp8-block-ragged", "64 rows make half a block: a note", BLOCK, ragged,
