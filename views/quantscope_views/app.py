@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any, ClassVar
 
+from textual import events
 from textual.app import App
 from textual.binding import BindingType
 from textual.command import Provider
@@ -103,6 +104,12 @@ class QuantscopeApp(Navigation):
         if self.workspace.path is not None:
             self.call_after_refresh(self._first_open, self.workspace.path)
         self.set_interval(FILE_WATCH_S, self._watch_files)
+
+    async def on_event(self, event: events.Event) -> None:
+        """Jobs make way while a person types or points."""
+        if isinstance(event, events.InputEvent):
+            self.bridge.touch()
+        await super().on_event(event)
 
     def _first_open(self, path: str) -> None:
         self.bridge.open(path)

@@ -6,12 +6,17 @@ Nothing here touches a widget.
 
 from __future__ import annotations
 
+import gc
+import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from quantscope.errors import CancelledError, QuantscopeError
 from quantscope.session.events import CancelToken, Progress
 from textual.message import Message
@@ -26,23 +31,72 @@ if TYPE_CHECKING:
 
 Work = Callable[[CancelToken], None]
 
-FACTS_CHUNK = 2000
+FACTS_CHUNK = 500
 """Rows a message carries at most, so that taking them in never holds the event loop."""
+
+BUSY_SWITCH_S = 0.0005
+"""Seconds after which a running thread gives way while work is under way."""
+
+IDLE_SWITCH_S = 0.005
+"""CPython's own value."""
+
+HOT_S = 0.25
+"""How long after a key jobs make way."""
+
+ASIDE_S = 0.004
+"""How long a job steps aside each time it polls while the event loop is wanted."""
+
+GIVE_UP_S = 0.02
+"""How soon a worker notices that its job was given up."""
 
 FIRST_REJUDGE_S = 2.0
 """A scan that takes longer gives its first findings after this time, then after twice as long each time."""
 
 
+class JobToken(CancelToken):
+    """Stops a job, or gives it up: a job given up may go on a little, but nothing it says is heard.
+
+    Jobs poll it often, so it is also where they step aside while a person types.
+    """
+
+    def __init__(self, hot: Callable[[], bool]) -> None:
+        super().__init__()
+        self.abandoned = False
+        self._hot = hot
+
+    def __call__(self) -> bool:
+        """Whether the job should stop; makes way first where the event loop is wanted."""
+        if self._hot():
+            time.sleep(ASIDE_S)
+        return super().__call__()
+
+    def abandon(self) -> None:
+        """Give the job up."""
+        self.abandoned = True
+        self.cancel()
+
+
 class Bridge:
-    """Starts, stops and reports background work for one app."""
+    """Starts, stops and reports background work for one app.
+
+    The engine runs in a daemon thread that its worker waits for, so that a job that is given up while it
+    is deep in one long step keeps nobody from leaving.
+    """
 
     def __init__(self, app: App[Any]) -> None:
         self._app = app
-        self._tokens: dict[str, CancelToken] = {}
+        self._tokens: dict[str, JobToken] = {}
+        self._busy = 0
+        self._hot_until = 0.0
+        self._lock = threading.Lock()
+        self._local = threading.local()
+        self._header_states: tuple[TensorState, ...] = ()
 
     def post(self, message: Message) -> None:
-        """Post a message to the app from any thread; after the app ended nothing happens."""
-        self._app.post_message(message)
+        """Post a message to the app from any thread; a job that was given up says nothing any more."""
+        token = getattr(self._local, "token", None)
+        if token is None or not token.abandoned:
+            self._app.post_message(message)
 
     def start(self, group: str, work: Work, title: str = "") -> CancelToken:
         """Run work in a thread of its own group; with a title it is a job that people see.
@@ -54,13 +108,13 @@ class Bridge:
         """
         old = self._tokens.get(group)
         if old is not None:
-            old.cancel()
-        token = CancelToken()
+            old.abandon()
+        token = JobToken(self._is_hot)
         self._tokens[group] = token
         if title:
             self.post(messages.JobStarted(group, title))
         self._app.run_worker(
-            partial(self._guarded, group, work, token, bool(title)),
+            partial(self._wait, group, work, token, bool(title)),
             group=group,
             exclusive=True,
             exit_on_error=False,
@@ -69,35 +123,73 @@ class Bridge:
         return token
 
     def stop(self, group: str) -> None:
-        """Ask the job of a group to stop."""
+        """Ask the job of a group to stop; what it has is kept."""
         token = self._tokens.get(group)
         if token is not None:
             token.cancel()
 
     def stop_all(self) -> None:
-        """Ask everything to stop; called before the app ends."""
+        """Give everything up; called before the app ends or opens something else."""
         for token in self._tokens.values():
-            token.cancel()
+            token.abandon()
 
-    def _guarded(self, group: str, work: Work, token: CancelToken, seen: bool) -> None:
+    def touch(self) -> None:
+        """A person pressed a key or moved the mouse: jobs make way for a moment."""
+        self._hot_until = time.monotonic() + HOT_S
+
+    def _is_hot(self) -> bool:
+        return time.monotonic() < self._hot_until
+
+    @contextmanager
+    def _sharing(self) -> Iterator[None]:
+        """While work runs, threads hand the interpreter over often, so that the event loop never waits long."""
+        with self._lock:
+            self._busy += 1
+            if self._busy == 1:
+                sys.setswitchinterval(BUSY_SWITCH_S)
         try:
-            work(token)
-        except CancelledError:
-            if seen:
-                self.post(messages.JobEnded(group, "stopped"))
-        except QuantscopeError as problem:
-            self.post(messages.JobEnded(group, "failed", problem.message, problem))
-        except Exception as problem:  # the boundary: a failed job becomes a state, never a crash
-            note = f"{type(problem).__name__}: {problem}"
-            details = traceback.format_exc(limit=-6)
-            self.post(messages.JobEnded(group, "failed", note, None, details))
-        else:
-            if seen:
-                outcome = "stopped" if token() else "done"
-                self.post(messages.JobEnded(group, outcome))
+            yield
+        finally:
+            with self._lock:
+                self._busy -= 1
+                if not self._busy:
+                    sys.setswitchinterval(IDLE_SWITCH_S)
+
+    def _wait(self, group: str, work: Work, token: JobToken, seen: bool) -> None:
+        """Body of the worker: wait for the daemon thread until it ends or is given up."""
+        thread = threading.Thread(
+            target=self._run, args=(group, work, token, seen), name=group, daemon=True
+        )
+        thread.start()
+        while thread.is_alive() and not token.abandoned:
+            thread.join(GIVE_UP_S)
+
+    def _run(self, group: str, work: Work, token: JobToken, seen: bool) -> None:
+        self._local.token = token
+        with self._sharing():
+            try:
+                work(token)
+            except CancelledError:
+                if seen:
+                    self.post(messages.JobEnded(group, "stopped"))
+            except QuantscopeError as problem:
+                self.post(messages.JobEnded(group, "failed", problem.message, problem))
+            except (
+                Exception
+            ) as problem:  # the boundary: a failed job becomes a state, never a crash
+                note = f"{type(problem).__name__}: {problem}"
+                details = traceback.format_exc(limit=-6)
+                self.post(messages.JobEnded(group, "failed", note, None, details))
+            else:
+                if seen:
+                    self.post(messages.JobEnded(group, "stopped" if token() else "done"))
 
     def open(self, path: str) -> None:
-        """Open a checkpoint, list its tensors, then inspect headers and a sample of bytes."""
+        """Open a checkpoint, list its tensors, then inspect headers and a sample of bytes.
+
+        Names and states live as long as the checkpoint is open, so the garbage collector is told to leave
+        them alone: walking a million of them would hold the event loop for half a second.
+        """
         self.start("scan", partial(self._open, path), f"open and scan {path}")
 
     def deep_scan(self, checkpoint: Checkpoint) -> None:
@@ -147,6 +239,8 @@ class Bridge:
             stored_facts,
         )
 
+        self._header_states = ()
+        gc.unfreeze()
         checkpoint = Checkpoint.open(path)
         overview = overview_of(checkpoint)
         self.post(messages.CheckpointOpened(checkpoint, overview))
@@ -157,43 +251,65 @@ class Bridge:
         rows += [stored_facts(stored, "unrecognised") for stored in grouping.unrecognised]
         rows += [stored_facts(stored, "plain") for stored in grouping.plain]
         _check(token)
+        gc.freeze()
         self.post(messages.TensorsListed(TensorTable(rows), overview))
         self._scan_bytes(checkpoint, "headers", token)
         if grouping.tensors:
             self._scan_bytes(checkpoint, "sample", token)
 
     def _scan_bytes(self, checkpoint: Checkpoint, mode: str, token: CancelToken) -> None:
+        """Inspect in one mode; a stopped scan keeps what it examined beside what headers say of the rest."""
         from quantscope.session.pipeline import Scope, inspect
 
         scope = Scope(mode=mode)  # type: ignore[arg-type]
-        feed = _Feed(self, checkpoint, scope, quiet=mode == "headers")
+        feed = _Feed(self, checkpoint, scope, self._header_states)
         inspection = inspect(
-            checkpoint,
-            scope,
-            judge=_judge(),
-            progress=self._progress,
-            cancelled=token,
-            on_batch=feed.batch,
+            checkpoint, scope, progress=self._progress, cancelled=token, on_batch=feed.batch
         )
-        if mode == "headers" and token():
-            raise CancelledError("stopped")
-        feed.all_states(inspection.states)
-        self.post(messages.InspectionJudged(inspection, mode))
+        if mode == "headers":
+            if token():
+                raise CancelledError("stopped")
+            self._header_states = inspection.states
+            gc.freeze()
+        inspection = feed.completed(inspection)
+        if mode != "headers":
+            feed.send(0, inspection.states)
+        judge = _judge()
+        self.judged(judge(inspection) if judge is not None else inspection, mode)
+
+    def judged(self, inspection: Inspection, stage: str) -> None:
+        """Count what the screens show, here in the thread, and post it with the inspection."""
+        from quantscope_views.present.scan_tally import tally_of
+
+        self.post(messages.InspectionJudged(inspection, tally_of(inspection), stage))
 
     def _progress(self, progress: Progress) -> None:
         self.post(messages.JobProgressed(progress))
 
 
 class _Feed:
-    """Turns batches of examined tensors into messages, and judges them now and then on a long scan."""
+    """Turns batches of examined tensors into messages, and judges them now and then on a long scan.
 
-    def __init__(self, bridge: Bridge, checkpoint: Checkpoint, scope: Scope, quiet: bool) -> None:
+    Args:
+        bridge: where messages go.
+        checkpoint: what is scanned.
+        scope: how much is read.
+        headers: states of all tensors from headers alone; empty while these are made.
+    """
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        checkpoint: Checkpoint,
+        scope: Scope,
+        headers: tuple[TensorState, ...],
+    ) -> None:
         from quantscope_views.present.tensor_table import FactsMaker
 
         self._bridge = bridge
         self._checkpoint = checkpoint
         self._scope = scope
-        self._quiet = quiet
+        self._headers = headers
         self._maker = FactsMaker()
         self._states: list[TensorState] = []
         self._started = time.monotonic()
@@ -203,27 +319,33 @@ class _Feed:
         """A batch in file order."""
         first = len(self._states)
         self._states.extend(states)
-        self._send(first, states)
+        self.send(first, states)
         elapsed = time.monotonic() - self._started
-        if not self._quiet and elapsed > self._next_judge_s:
+        if self._headers and elapsed > self._next_judge_s:
             self._next_judge_s = 2 * elapsed
             self._judge_part()
 
-    def all_states(self, states: Sequence[TensorState]) -> None:
-        """Every state again, now with what the whole set says."""
-        if not self._quiet:
-            self._send(0, states)
-
-    def _send(self, first: int, states: Sequence[TensorState]) -> None:
+    def send(self, first: int, states: Sequence[TensorState]) -> None:
+        """Rows of states, in messages that are quick to take in."""
         for start in range(0, len(states), FACTS_CHUNK):
             chunk = states[start : start + FACTS_CHUNK]
             facts = [self._maker.facts(state) for state in chunk]
             self._bridge.post(messages.TensorsExamined(first + start, facts))
 
+    def completed(self, inspection: Inspection) -> Inspection:
+        """The inspection with every tensor in it: those not reached as headers alone show them."""
+        missing = self._headers[len(inspection.states) :]
+        if not missing:
+            return inspection
+        return msgspec.structs.replace(inspection, states=(*inspection.states, *missing))
+
     def _judge_part(self) -> None:
         from quantscope.decode.plane_reader import ReadLedger
         from quantscope.session.inspection import Inspection
 
+        judge = _judge()
+        if judge is None:
+            return
         part = Inspection(
             checkpoint=self._checkpoint,
             mode=self._scope.mode,
@@ -231,9 +353,7 @@ class _Feed:
             states=tuple(self._states),
             ledger=ReadLedger(),
         )
-        judge = _judge()
-        if judge is not None:
-            self._bridge.post(messages.InspectionJudged(judge(part), "part"))
+        self._bridge.judged(judge(self.completed(part)), "part")
 
 
 def _judge() -> Judge | None:

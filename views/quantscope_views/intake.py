@@ -49,7 +49,7 @@ class Intake(App[int]):
 
     def on_inspection_judged(self, message: messages.InspectionJudged) -> None:
         """Findings are known."""
-        self.workspace.take_inspection(message.inspection, message.stage)
+        self.workspace.take_inspection(message.inspection, message.tally, message.stage)
         self.tell_screens("judged")
 
     def on_job_started(self, message: messages.JobStarted) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from quantscope_views.present.bytes_model import BytesPage
     from quantscope_views.present.headline import Overview
+    from quantscope_views.present.scan_tally import ScanTally
     from quantscope_views.present.tensor_table import RowFacts, TensorTable
 
 
@@ -49,9 +50,10 @@ class TensorsExamined(Message):
 class InspectionJudged(Message):
     """Rules have spoken on what is known so far; `stage` is headers, part, sample or deep."""
 
-    def __init__(self, inspection: Inspection, stage: str) -> None:
+    def __init__(self, inspection: Inspection, tally: ScanTally, stage: str) -> None:
         super().__init__()
         self.inspection = inspection
+        self.tally = tally
         self.stage = stage
 
 

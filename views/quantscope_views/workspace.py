@@ -13,10 +13,10 @@ from quantscope.session.events import Progress
 from quantscope.session.inspection import Inspection, TensorState
 
 from quantscope_views.present.headline import Overview
+from quantscope_views.present.scan_tally import ScanTally
 from quantscope_views.present.states import PaneState, error_state, stale_state
 from quantscope_views.present.tensor_table import TensorTable
 from quantscope_views.present.triage import TriageFacts
-from quantscope_views.present.words import reading_words
 
 Outcome = Literal["running", "done", "stopped", "failed"]
 
@@ -48,6 +48,7 @@ class Workspace:
         self.overview: Overview | None = None
         self.table: TensorTable | None = None
         self.inspection: Inspection | None = None
+        self.tally = ScanTally()
         self.stage = "opening"
         self.partial: str | None = None
         self.rules_error: str | None = None
@@ -97,26 +98,25 @@ class Workspace:
         return TriageFacts(
             overview=self.overview,
             inspection=self.inspection,
+            tally=self.tally,
             stage=self.stage,
             partial=self.partial,
             rules_error=self.rules_error,
             ran=self.ran,
         )
 
-    def take_inspection(self, inspection: Inspection, stage: str) -> None:
+    def take_inspection(self, inspection: Inspection, tally: ScanTally, stage: str) -> None:
         """A newer inspection replaces the old one; the selected finding stays selected."""
         before = self.finding
         self.inspection = inspection
+        self.tally = tally
         self.stage = stage
         self.partial = inspection.partial
         if before is not None:
             ids = [finding.id for finding in inspection.findings]
             self.finding_at = ids.index(before.id) if before.id in ids else 0
-        if self.overview is not None and inspection.states:
-            state = inspection.states[len(inspection.states) // 2]
-            symmetric = state.contract.value("symmetric")
-            words = reading_words(state.reading, symmetric)
-            self.overview = msgspec.structs.replace(self.overview, format_words=words)
+        if self.overview is not None and tally.format_words:
+            self.overview = msgspec.structs.replace(self.overview, format_words=tally.format_words)
 
     def trouble(self) -> PaneState | None:
         """The state that stands over every screen: an error on opening, or files that changed."""

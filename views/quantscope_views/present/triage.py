@@ -24,6 +24,7 @@ from quantscope_views.lines import (
 from quantscope_views.marks import SEVERITY_MARKS, STRENGTH_WORDS, glyph
 from quantscope_views.place import Place
 from quantscope_views.present.headline import Overview
+from quantscope_views.present.scan_tally import ScanTally
 from quantscope_views.present.words import (
     convention_words,
     count_words,
@@ -53,6 +54,7 @@ class TriageFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     overview: Overview
     inspection: Inspection | None
+    tally: ScanTally
     stage: str
     """opening, headers, part, sample or deep: what the findings rest on."""
     partial: str | None = None
@@ -376,7 +378,7 @@ def looked_at_lines(facts: TriageFacts, width: int) -> list[Line]:
     lines = _read_lines(facts, width)
     inspection = facts.inspection
     if inspection is not None:
-        lines += _held_lines(inspection, width)
+        lines += _held_lines(inspection, facts.tally, width)
     not_run = "   ".join(f"{what} ({how})" for what, how in NOT_RUN if what not in facts.ran)
     lines += labelled("not run", not_run, width, tone="plain", about=NOT_RUN_ABOUT)
     lines += labelled(
@@ -414,18 +416,18 @@ def _read_lines(facts: TriageFacts, width: int) -> list[Line]:
         else f"headers of {overview.files_parsed} of {overview.files} files"
     ]
     about = [f"{overview.header_bytes} bytes of headers in {count_words(overview.files, 'file')}"]
-    if facts.inspection is not None and facts.inspection.mode != "headers":
-        read = facts.inspection.ledger.bytes_by_role
+    coverage = facts.tally.coverage
+    if coverage:
         for label, roles in (
             ("scales", ("scale", "scale2")),
             ("zeros", ("zero", "minimum")),
             ("codes", ("codes",)),
         ):
-            whole = sum(overview.plane_bytes.get(role, 0) for role in roles)
-            part = sum(read.get(role, 0) for role in roles)
+            part = sum(coverage[role][0] for role in roles if role in coverage)
+            whole = sum(coverage[role][1] for role in roles if role in coverage)
             if whole:
                 parts.append(f"{label} {share_words(part, whole)}")
-                about.append(f"{label}: {min(part, whole)} of {whole} bytes read")
+                about.append(f"{label}: {part} of {whole} bytes read")
     else:
         parts.append("bytes not yet read")
     tone = "plain"
@@ -436,34 +438,22 @@ def _read_lines(facts: TriageFacts, width: int) -> list[Line]:
     return labelled("read", text, width, tone=tone, about=about)
 
 
-def _held_lines(inspection: Inspection, width: int) -> list[Line]:
-    states = inspection.states
-    equations = [e for state in states for e in state.solved.equations if e.holds is not None]
-    held = sum(all(e.holds is not False for e in state.solved.equations) for state in states)
-    text = f"hold {held} of {len(states)} ({len(equations)} size equations)"
+def _held_lines(inspection: Inspection, tally: ScanTally, width: int) -> list[Line]:
+    text = f"hold {tally.tensors_held} of {tally.tensors} ({tally.equations} size equations)"
     lines = labelled(
         "sizes",
         text,
         width,
-        tone="plain" if held == len(states) else "broken",
+        tone="plain" if tally.tensors_held == tally.tensors else "broken",
         about=("every plane's shape and bytes against what the reading demands",),
     )
     if inspection.mode == "headers":
         return lines
-    odd = {"NaN": 0, "Inf": 0, "zero": 0}
-    examined = total = 0
-    for state in states:
-        for plane in state.exam.planes:
-            odd["NaN"] += plane.nan
-            odd["Inf"] += plane.inf
-            odd["zero"] += plane.zero if plane.role in ("scale", "scale2") else 0
-            examined += plane.examined
-            total += plane.total
-    bad = ", ".join(f"{count} {kind}" for kind, count in odd.items() if count)
+    bad = ", ".join(f"{count} {kind}" for kind, count in tally.odd.items())
     text = f"{bad} in scales" if bad else "no NaN/Inf/0 scale"
     lines += labelled(
         "values",
-        f"{text} in {examined} of {total} values",
+        f"{text} in {tally.values_examined} of {tally.values_total} values",
         width,
         tone="check" if bad else "plain",
         about=("scale, zero and minimum planes that hold floats, value by value",),

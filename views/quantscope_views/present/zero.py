@@ -10,7 +10,7 @@ from quantscope.decode.parts import Window
 from quantscope.decode.window import window_parts
 from quantscope.errors import QuantscopeError
 from quantscope.model import Evidence, FieldState, Reading
-from quantscope.session.inspection import Inspection, TensorState
+from quantscope.session.inspection import TensorState
 
 from quantscope_views.lines import (
     Line,
@@ -31,6 +31,7 @@ from quantscope_views.present.bytes_model import Shown
 from quantscope_views.present.bytes_values import shown_value
 from quantscope_views.present.contract import field_about
 from quantscope_views.present.histogram import number_line, scale_line
+from quantscope_views.present.scan_tally import ScanTally
 from quantscope_views.present.triage import evidence_about
 from quantscope_views.present.words import (
     ZERO_WORDS,
@@ -45,8 +46,6 @@ from quantscope_views.present.words import (
 SHOWN_ZEROS = 8
 LABEL = 19
 STEPS = (-1.5, 1.5)
-MAX_MODULES = 400
-"""Modules listed at most; the statistic over the set counts all."""
 METHOD_WORDS = {"code statistic over modules": "statistic over the set"}
 
 
@@ -142,7 +141,7 @@ def read_zero_facts(
 def zero_lines(
     state: TensorState,
     facts: ZeroFacts | None,
-    inspection: Inspection | None,
+    tally: ScanTally,
     width: int,
     ascii_only: bool,
 ) -> list[Line]:
@@ -158,8 +157,8 @@ def zero_lines(
     lines.append(line(""))
     lines += _number_lines(field, pair, width)
     lines += _evidence_lines(field, pair, width)
-    lines += _conclusion_lines(state, field, pair, inspection, width)
-    lines += module_lines(inspection, state, pair, width, mark)
+    lines += _conclusion_lines(state, field, pair, tally, width)
+    lines += module_lines(tally, state, pair, width, mark)
     return lines
 
 
@@ -401,11 +400,11 @@ def _conclusion_lines(
     state: TensorState,
     field: FieldState,
     pair: Sequence[str],
-    inspection: Inspection | None,
+    tally: ScanTally,
     width: int,
 ) -> list[Line]:
     letters = dict(zip(pair, "AB", strict=False))
-    odd = odd_ones(inspection, state)
+    odd = odd_ones(tally, state)
     inferred = field.inferred
     if field.match == "disagree" and inferred is not None:
         said = "+".join(sorted({letters.get(str(c.value), "?") for c in field.declared}))
@@ -423,30 +422,22 @@ def _conclusion_lines(
 
 
 def module_lines(
-    inspection: Inspection | None,
+    tally: ScanTally,
     state: TensorState,
     pair: Sequence[str],
     width: int,
     mark: str,
 ) -> list[Line]:
     """Every module of the set: its mean under both readings with its error, as numbers and a picture."""
-    if inspection is None:
-        return []
-    found: list[tuple[str, Evidence]] = []
-    for other in inspection.states:
-        if other.tensor.family != state.tensor.family:
-            continue
-        step = _step(other.contract["zero_convention"], "code statistic")
-        if step is not None:
-            found.append((other.tensor.name, step))
+    found = tally.modules.get(state.tensor.family, ())
     if not found:
         return []
     name_width = max(14, min(40, width - 60))
     room = max(13, min(49, width - name_width - 34))
-    lines = [
-        rule("module by module: mean(code-zero) +- SE, A and B", width, f"{len(found)}", mark=mark)
-    ]
-    for name, step in found[:MAX_MODULES]:
+    count = tally.module_counts[state.tensor.family]
+    title = "module by module: mean(code-zero) +- SE, A and B"
+    lines = [rule(title, width, str(count), mark=mark)]
+    for name, step in ((module.name, module.step) for module in found):
         means = [step.numbers.get(f"mean_{convention}") for convention in pair]
         picture = list(number_line(None, room, *STEPS))
         for letter, mean in zip("AB", means, strict=False):
@@ -466,8 +457,8 @@ def module_lines(
                 target=Place(screen="tensor", tensor=name, tab="zero"),
             )
         )
-    if len(found) > MAX_MODULES:
-        lines.append(line((f" {len(found) - MAX_MODULES} more modules", "dim")))
+    if count > len(found):
+        lines.append(line((f" {count - len(found)} more modules", "dim")))
     return lines
 
 
@@ -480,21 +471,15 @@ def _short_mean(step: Evidence, convention: str) -> str:
     return f"{float(mean):+.3f}{tail}"
 
 
-def odd_ones(inspection: Inspection | None, state: TensorState) -> str:
+def odd_ones(tally: ScanTally, state: TensorState) -> str:
     """Whether one tensor of the set falls on the other side than the rest."""
-    if inspection is None:
-        return "the rest is not examined yet"
-    sides: dict[str, list[str]] = {}
-    for other in inspection.states:
-        if other.tensor.family != state.tensor.family:
-            continue
-        step = _step(other.contract["zero_convention"], "code statistic")
-        if step is not None and len(step.supports) == 1:
-            sides.setdefault(str(step.supports[0]), []).append(other.tensor.name)
+    family = state.tensor.family
+    sides = tally.sides.get(family)
     if not sides:
         return "no tensor of the set decides by its codes"
-    most = max(sides, key=lambda side: len(sides[side]))
-    odd = [name for side, names in sides.items() if side != most for name in names]
+    odd = tally.odd_modules.get(family, ())
+    most = max(sides.values())
     if not odd:
-        return f"all {len(sides[most])} that decide say the same, no odd one out"
-    return f"odd one out: {', '.join(odd[:3])}{' ...' if len(odd) > 3 else ''}"
+        return f"all {most} that decide say the same, no odd one out"
+    more = " ..." if sum(sides.values()) - most > len(odd) else ""
+    return f"odd one out: {', '.join(odd)}{more}"

@@ -152,9 +152,7 @@ class TensorScreen(BaseScreen):
         state, zeros = facts.state, self._zero_facts
         self._ask_zero(state)
         self.query_one("#zero", LinesView).show(
-            lambda width: zero_lines(
-                state, zeros, self.workspace.inspection, width, self.ascii_only
-            )
+            lambda width: zero_lines(state, zeros, self.workspace.tally, width, self.ascii_only)
         )
 
     def _ask_zero(self, state: TensorState) -> None:

@@ -13,7 +13,7 @@ from textual.widget import Widget
 from quantscope_views.actions import bindings_for
 from quantscope_views.lines import Line, line, rule
 from quantscope_views.place import Place
-from quantscope_views.present.layers import layer_lines, layers_of
+from quantscope_views.present.layers import layer_lines
 from quantscope_views.present.states import loading_state, nothing_open_state
 from quantscope_views.present.triage import (
     MAX_MEMBERS,
@@ -86,8 +86,7 @@ class TriageScreen(BaseScreen):
         )
 
     def _show_layers(self) -> None:
-        inspection = self.workspace.inspection
-        layers = layers_of(inspection) if inspection is not None else []
+        layers = self.workspace.tally.layers
         mark = "-" if self.ascii_only else "─"
         view = self.query_one("#layers", LinesView)
         view.show(lambda width: layer_lines(layers, width, self.ascii_only, mark))
