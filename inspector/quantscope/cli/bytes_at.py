@@ -10,7 +10,7 @@ import click
 from quantscope.cli import output, params
 from quantscope.cli.diagnostics import ExitCode
 from quantscope.cli.one_tensor import OneTensor, opened_tensor, plane_of, reading_in_force
-from quantscope.errors import QuantscopeError, WindowError
+from quantscope.errors import QuantscopeError, UndecodableError, WindowError
 from quantscope.report.words import value_words
 from quantscope.text import inert
 
@@ -85,15 +85,19 @@ def _inside(span: BitSpan, plane: Plane) -> bool:
 
 def _locate(one: OneTensor, reading: Reading, row: int, col: int) -> Cell:
     family = one.checkpoint.family(one.state.tensor)
+    name = one.state.tensor.name
+    if one.state.undecodable is not None:
+        raise UndecodableError(
+            f"{name}: no element can be located: {one.state.undecodable}", source=name
+        )
     try:
         return family.locate(one.state.tensor, reading, row, col, one.checkpoint.reader())
     except QuantscopeError:
         raise
     except Exception as problem:  # plugin boundary: becomes an error with its cause
         raise QuantscopeError(
-            f"{one.state.tensor.name}: the element cannot be located "
-            f"({type(problem).__name__}: {problem})",
-            source=one.state.tensor.name,
+            f"{name}: the element cannot be located ({type(problem).__name__}: {problem})",
+            source=name,
         ) from problem
 
 
@@ -233,7 +237,8 @@ def _value_words(one: OneTensor, reading: Reading, row: int, col: int) -> str:
     scale = scale_value(parts, 0)
     if parts.combine == "affine" and scale is not None:
         zero = plane_value(parts, parts.zero, 0)
-        words = f"({parts.codes[0, 0]} - {zero or 0}) * {scale:.6g} = {words}"
+        shown = scale if isinstance(scale, str) else f"{scale:.6g}"
+        words = f"({parts.codes[0, 0]} - {zero or 0}) * {shown} = {words}"
     if reading.zero == "integer" and reading.zero_convention != "not_applicable":
         words += f"  ({value_words('zero_convention', reading.zero_convention)})"
     return words

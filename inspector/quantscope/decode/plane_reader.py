@@ -240,7 +240,8 @@ def to_float32(stored: Array, dtype: str) -> Array:
     table = _FLOAT_TABLES.get(dtype)
     if table is not None:
         return float_table(table)[stored]
-    return stored.astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return stored.astype(np.float32)
 
 
 def plane_2d(plane: Plane) -> tuple[int, int]:

@@ -78,6 +78,10 @@ def _escape(match: re.Match[str]) -> str:
     if char != "\n" and inert(char) == char:
         return char
     code = ord(char)
+    if (
+        0xD800 <= code < 0xE000
+    ):  # half a surrogate pair is no Unicode text: strict readers refuse it
+        return "\\ufffd"
     if code > 0xFFFF:
         code -= 0x10000
         return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"

@@ -115,8 +115,9 @@ def recheck_path(
         )
         if inspection.partial:
             raise CancelledError("stopped before everything was compared")
-        fresh = build([inspection], ReportOptions(digests=False, whole_files=False)).report()
-        return recheck(old, inspection, fresh, rules_now=tuple(catalogue()))
+        draft = build([inspection], ReportOptions(digests=False, whole_files=False))
+        written = report_from_bytes(b"".join(draft.chunks()))
+        return recheck(old, inspection, written, rules_now=tuple(catalogue()))
 
 
 def recheck(
@@ -325,13 +326,17 @@ def _plain(value: Any) -> Any:
 
 
 def _findings(old: Report, fresh: Report, number: int) -> Iterator[Statement]:
-    now = {finding.id: finding for finding in fresh.findings}
+    now: dict[str, list[FindingEntry]] = {}
+    for finding in fresh.findings:
+        now.setdefault(finding.id, []).append(finding)
     known: set[str] = set()
     for entry in old.findings:
         if entry.input != number:
             continue
         known.add(entry.id)
-        yield _finding(entry, now.get(entry.id), narrowed=bool(old.scope.selection))
+        yield _finding(
+            entry, _closest(entry, now.get(entry.id, ())), narrowed=bool(old.scope.selection)
+        )
     if old.scope.selection:
         return
     accepted = {entry.id for entry in old.scope.suppressed}
@@ -343,6 +348,14 @@ def _findings(old: Report, fresh: Report, number: int) -> Iterator[Statement]:
                 state="does_not_hold",
                 detail="found now; the report does not have it",
             )
+
+
+def _closest(old: FindingEntry, found: Sequence[FindingEntry]) -> FindingEntry | None:
+    """The finding that says the same, of those with one code and subject; else the first."""
+    same = [
+        entry for entry in found if without_folders(entry.message) == without_folders(old.message)
+    ]
+    return next(iter([*same, *found]), None)
 
 
 def _finding(old: FindingEntry, now: FindingEntry | None, *, narrowed: bool) -> Statement:

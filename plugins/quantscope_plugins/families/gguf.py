@@ -7,6 +7,7 @@ Sources: ggml-org/llama.cpp, ggml/src/ggml-common.h (structs), ggml/src/ggml-qua
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
@@ -98,7 +99,7 @@ class Gguf(FamilyBase):
     def _tensors(
         self, index: TensorIndex, stored: StoredTensor, architecture: str
     ) -> Iterator[LogicalTensor]:
-        rows, n_in = _rows(stored.shape), stored.shape[-1] if stored.shape else 1
+        rows, n_in = math.prod(stored.shape[:-1]), stored.shape[-1] if stored.shape else 1
         experts = stored.shape[0] if len(stored.shape) == 3 and "_exps" in stored.name else 1
         permuted = architecture in PERMUTED_ARCHITECTURES and stored.name.endswith(
             ("attn_q.weight", "attn_k.weight")
@@ -281,21 +282,17 @@ class Gguf(FamilyBase):
         start, wanted = _start(tensor), last - first
         row_bytes, nbytes = per_row * block.type_bytes, wanted * block.type_bytes
         codes = tensor.planes[0]
-        if wanted * 4 >= per_row or len(rows) == 1:
-            base = start + rows.start * row_bytes
-            if len(rows) == 1:
-                data = reader.read_bytes(
-                    "codes", codes.file_id, base + first * block.type_bytes, nbytes
-                )
-            else:
-                data = reader.read_bytes("codes", codes.file_id, base, len(rows) * row_bytes)
+        whole = len(rows) > 1 and wanted * 4 >= per_row
+        if whole:
+            base, total = start + rows.start * row_bytes, len(rows) * row_bytes
+            data = reader.read_bytes("codes", codes.file_id, base, total)
         else:
             offsets = (start + row * row_bytes + first * block.type_bytes for row in rows)
             data = b"".join(reader.read_bytes("codes", codes.file_id, o, nbytes) for o in offsets)
-        held = per_row if len(data) == len(rows) * row_bytes else wanted
+        held = per_row if whole else wanted
         found = np.frombuffer(data, np.uint8).reshape(len(rows), held, block.type_bytes)
         if held != wanted:
-            found = found[:, first:last]
+            found = np.ascontiguousarray(found[:, first:last])
         blocks = found.reshape(-1, block.type_bytes)
         if codes.byte_order == "big":
             blocks = little_endian(blocks, block)
@@ -371,13 +368,6 @@ def _architecture(declared: Declarations) -> str:
     return next((value for value in values if isinstance(value, str)), "")
 
 
-def _rows(shape: tuple[int, ...]) -> int:
-    rows = 1
-    for extent in shape[:-1]:
-        rows *= extent
-    return rows
-
-
 def block_planes(
     index: TensorIndex, stored: StoredTensor, n_out: int, expert: int, experts: int
 ) -> Iterator[Plane]:
@@ -428,7 +418,7 @@ def _scale_plane(
     scale = index.get(stored.name.rpartition(".")[0], "scale")
     if scale is None or scale.dtype != "F32" or not stored.name.endswith(".weight"):
         return None
-    count = _rows(scale.shape) * (scale.shape[-1] if scale.shape else 1)
+    count = math.prod(scale.shape[:-1]) * (scale.shape[-1] if scale.shape else 1)
     if count == 1:
         return index.plane_of("scale2", scale, "scale")
     if count == experts:

@@ -259,12 +259,14 @@ class Quanto(FamilyBase):
         (scales, shifts), groups = matrix.values((scale, shift), window, reader)
         codes = matrix.codes(data, window, reader)
         if reading.zero == "integer":
+            with np.errstate(invalid="ignore"):
+                stored_zero = shifts.astype("i2")
             return Parts(
                 codes=codes,
                 combine="affine",
                 scale=(scales,),
                 zero=shifts,
-                stored_zero=shifts.astype("i2"),
+                stored_zero=stored_zero,
                 group_of_column=groups,
             )
         return Parts(

@@ -1,0 +1,107 @@
+"""Damaged files and odd strings give an answer or one typed error, never a traceback or a wrong word."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoint_builder import write_safetensors
+from gguf_builder import by_gguf, weight, write_blocks, write_gguf
+from quantscope.checkpoint import Checkpoint
+from quantscope.cli.main import run
+from quantscope.decode.parts import Window
+from quantscope.decode.plane_reader import to_float32
+from quantscope.decode.window import decode_window
+from quantscope.rules.catalogue import judge
+from quantscope.session.pipeline import inspect
+from report_checkpoints import config, write_gptq
+
+Q = "model.layers.0.self_attn.q_proj"
+
+
+def report_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    run(["scan", str(folder), "--json", "-"])
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def rechecked(folder: Path, *options: str) -> int:
+    target = folder.parent / "report.json"
+    run(["scan", str(folder), "--json", str(target), *options, "--quiet"])
+    return run(["recheck", str(target), str(folder)])
+
+
+@pytest.mark.parametrize("type_name", ["NVFP4", "MXFP4", "Q8_0", "Q4_K"])
+def test_one_block_of_several_rows_decodes_as_gguf_does(type_name: str, tmp_path: Path) -> None:
+    """A row of at most four blocks is read whole, and one block of it is no contiguous run."""
+    data = weight(type_name, 5, 4)
+    path = write_gguf(tmp_path / "a.gguf", {"blk.0.ffn_up.weight": (type_name, data)})
+    wanted = by_gguf(type_name, data)
+    with Checkpoint.open(str(path)) as checkpoint:
+        state = inspect(checkpoint).states[0]
+        assert state.reading is not None
+        block = state.reading.shape[-1] // 4
+        window = Window(range(1, 4), range(block, block + 8))
+        family = checkpoint.family(state.tensor)
+        reader = checkpoint.reader()
+        found = decode_window(family, state.tensor, state.reading, window, reader)
+        parts = family.parts(state.tensor, state.reading, window, reader)
+        combined = family.combine(parts, state.reading, False)
+    assert np.array_equal(found, wanted[1:4, block : block + 8])
+    assert np.array_equal(combined, found)
+
+
+def test_a_scale_that_is_not_finite_is_shown_beside_its_bytes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planes = write_gptq(tmp_path / "m", (Q,))[Q]
+    planes.scales[0, 0] = np.inf
+    write_safetensors(tmp_path / "m" / "model.safetensors", planes.tensors(Q, minus_one=False))
+    assert run(["bytes", str(tmp_path / "m"), "--tensor", Q, "--at", "0,0"]) == 0
+    assert ") * inf (0x7ff0000000000000) = " in capsys.readouterr().out
+
+
+def test_bytes_of_a_withdrawn_type_say_why_there_are_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_blocks(tmp_path / "a.gguf", "blk.0.ffn_up.weight", "Q4_0", weight("Q4_0", 8, 8))
+    blob = bytearray(path.read_bytes())
+    at = blob.index(b"blk.0.ffn_up.weight") + len("blk.0.ffn_up.weight") + 4 + 16
+    blob[at] = 31
+    path.write_bytes(blob)
+    code = run(["bytes", str(path), "--tensor", "blk.0.ffn_up.weight", "--at", "0,0"])
+    assert code == 4
+    message = capsys.readouterr().err
+    assert "no element can be located" in message
+    assert "KeyError" not in message
+
+
+def test_half_a_surrogate_pair_does_not_reach_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "m"
+    write_gptq(folder, (Q,), declared=config(desc_act="\ud800"))
+    raw = json.dumps(report_of(folder, capsys))
+    assert "\\ud800" not in raw
+    assert rechecked(folder) == 0
+
+
+def test_two_findings_of_one_code_and_subject_are_both_found_again(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    other = "model.layers.1.self_attn.q_proj"
+    planes = write_gptq(folder, (Q, other))
+    tensors = {n: t for m in planes for n, t in planes[m].tensors(m, minus_one=False).items()}
+    del tensors[f"{other}.scales"], tensors[f"{other}.qzeros"]
+    write_safetensors(folder / "model.safetensors", tensors)
+    with Checkpoint.open(str(folder)) as checkpoint:
+        ids = [finding.id for finding in judge(inspect(checkpoint)).findings]
+    assert len(ids) != len(set(ids)), "the case needs two findings of one id"
+    assert rechecked(folder) == 0
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_double_beyond_float32_is_infinite_without_a_word() -> None:
+    assert np.isposinf(to_float32(np.array([1e300]), "F64")).all()
