@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
+import numpy as np
 from quantscope.containers.records import StoredTensor
 from quantscope.decode.parts import Parts, Window
 from quantscope.decode.plane_reader import PlaneReader
