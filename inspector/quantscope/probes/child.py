@@ -32,7 +32,13 @@ def _serve(job: dict[str, Any], channel: Channel) -> None:
 
     try:
         request = msgspec.convert(job, ProbeRequest)
-        channel.send("result", LogitsCheck(request, channel.step).run())
+        check = LogitsCheck(
+            request,
+            channel.step,
+            # The fourth value is what a stopped run keeps.
+            lambda side: channel.send("progress", [side.label, 1, 1, msgspec.to_builtins(side)]),
+        )
+        channel.send("result", check.run())
     except MemoryError as problem:
         channel.send("error", {"reason": "out_of_memory", "message": str(problem)})
     except QuantscopeError as problem:

@@ -11,7 +11,9 @@ from quantscope.probes.model import ACCEPT_BELOW_UNIFORM, ACCEPT_T, Decision, Si
 
 
 def decide(results: Sequence[SideResult], vocabulary: int, scored: bool) -> Decision | None:
-    """The reading that beats every other one clearly; None where there is nothing to decide.
+    """The reading of the examined checkpoint (the last side's) that beats its others clearly.
+
+    None where there is nothing to decide: another checkpoint is no reading of this one.
 
     Accepted only when its mean NLL lies ACCEPT_BELOW_UNIFORM nats below ln V and the paired t of every
     other reading against it exceeds ACCEPT_T.
@@ -21,6 +23,7 @@ def decide(results: Sequence[SideResult], vocabulary: int, scored: bool) -> Deci
         vocabulary: V.
         scored: whether NLL means anything.
     """
+    results = [r for r in results if r.path == results[-1].path]
     if len(results) < 2:
         return None
     if not scored:

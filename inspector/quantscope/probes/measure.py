@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-import msgspec
-import numpy as np
-
 from quantscope.checkpoint import Checkpoint
 from quantscope.compare.sides import Side
-from quantscope.decode.parts import Array
-from quantscope.errors import QuantscopeError
-from quantscope.evidence.logits import row_statistics, target_nll
-from quantscope.evidence.metrics import find_nonfinite
+from quantscope.probes import figures
+from quantscope.probes.config import ModelBuildError, config_of, libraries
 from quantscope.probes.decide import decide
+from quantscope.probes.figures import Pass
 from quantscope.probes.model import (
     Control,
     LayerDifference,
@@ -28,20 +26,25 @@ from quantscope.probes.model import (
     SideResult,
     Tokens,
 )
-from quantscope.probes.network import ModelBuildError, Network
-from quantscope.probes.tokens import make_tokens
+from quantscope.probes.network import Network
+from quantscope.probes.tokens import TokensError, make_tokens
 from quantscope.probes.weights import ModelWeights
 from quantscope.session.pipeline import Scope, inspect
 
 Step = Callable[[str, int, int], None]
+Finished = Callable[[SideResult], None]
 
-
-class Pass(msgspec.Struct, frozen=True, kw_only=True):
-    """One forward pass: logits and the digest of the weights that were fed."""
-
-    logits: Array
-    weights_sha256: str
-    changed: int
+NOT_THE_MODEL = (
+    "architectures",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "unk_token_id",
+    "transformers_version",
+    "use_cache",
+    "initializer_range",
+)
+"""Config keys in which two checkpoints of one model may differ without any logit changing."""
 
 
 class LogitsCheck:
@@ -50,14 +53,20 @@ class LogitsCheck:
     Args:
         request: what is asked for.
         step: receives (stage, done, total).
+        finished: receives every side as soon as it is measured.
     """
 
-    def __init__(self, request: ProbeRequest, step: Step) -> None:
+    def __init__(
+        self, request: ProbeRequest, step: Step, finished: Finished = lambda side: None
+    ) -> None:
         self.request = request
         self.step = step
+        self.finished = finished
         self._stack = ExitStack()
         self._sides: dict[str, Side] = {}
+        self._configs: dict[str, dict[str, Any] | ModelBuildError] = {}
         self._started = time.monotonic()
+        self._cpu = time.process_time()
 
     def run(self) -> ProbeResult:
         """All passes.
@@ -66,24 +75,81 @@ class LogitsCheck:
             QuantscopeError: the model cannot be built, tokens cannot be had, a logit is not finite.
         """
         with self._stack:
-            torch = _threads(self.request.threads)
-            base = self._side(self.request.sides[0].path)
+            torch, _ = libraries()
+            if self.request.threads:
+                torch.set_num_threads(self.request.threads)
             network = Network(
-                base.checkpoint,
+                self._described(),
                 dtype=self.request.dtype,
                 device=self.request.device,
                 stream=self.request.stream,
             )
-            tokens = make_tokens(self.request.tokens, base.checkpoint, network.vocabulary)
-            return self._measure(network, tokens, torch)
+            notes = self._config_notes(network)
+            tokens = self._tokens(network)
+            return self._measure(network, tokens, notes)
 
     def _side(self, path: str) -> Side:
         side = self._sides.get(path)
         if side is None:
             checkpoint = self._stack.enter_context(Checkpoint.open(path))
-            side = Side(inspect(checkpoint, Scope(sample_groups=256)))
+            side = Side(inspect(checkpoint, Scope()))
             self._sides[path] = side
         return side
+
+    def _paths(self) -> list[str]:
+        return list(dict.fromkeys(side.path for side in self.request.sides))
+
+    def _config(self, path: str) -> dict[str, Any] | ModelBuildError:
+        """A checkpoint's config, or why it has none."""
+        if path not in self._configs:
+            try:
+                self._configs[path] = config_of(self._side(path).checkpoint)
+            except ModelBuildError as problem:
+                self._configs[path] = problem
+        return self._configs[path]
+
+    def _described(self) -> dict[str, Any]:
+        """The config of the first side that has one."""
+        found = [self._config(path) for path in self._paths()]
+        for config in found:
+            if isinstance(config, dict):
+                return config
+        raise next(config for config in found if isinstance(config, ModelBuildError))
+
+    def _config_notes(self, network: Network) -> tuple[str, ...]:
+        """In what the other checkpoints' configs differ from the one in use."""
+        notes: list[str] = []
+        for path in self._paths():
+            other = self._config(path)
+            if isinstance(other, ModelBuildError):
+                notes.append(f"config of {path} (has none that builds a model)")
+                continue
+            for key, value in network.config_dict.items():
+                if key in NOT_THE_MODEL or key.startswith("_") or key not in other:
+                    continue
+                if not _alike(value, other[key]):
+                    if key == "vocab_size":
+                        raise ModelBuildError(
+                            f"vocabularies differ: {value} and {other[key]} ({path})",
+                            hint="logits of different vocabularies are not comparable",
+                        )
+                    notes.append(
+                        f"{key} of {path} ({str(other[key])[:60]}; {str(value)[:60]} was used)"
+                    )
+        return tuple(notes[:16])
+
+    def _tokens(self, network: Network) -> Tokens:
+        """From the first checkpoint that has a tokenizer."""
+        first: TokensError | None = None
+        for path in self._paths():
+            try:
+                return make_tokens(
+                    self.request.tokens, self._side(path).checkpoint, network.vocabulary
+                )
+            except TokensError as problem:
+                first = first or problem
+        assert first is not None
+        raise first
 
     def _pass(
         self,
@@ -98,105 +164,64 @@ class LogitsCheck:
         logits = network.logits(
             network.source(weights), tokens.ids, lambda done, total: self.step(stage, done, total)
         )
-        bad = find_nonfinite(logits)
-        if bad is not None:
-            row = bad.first_position // logits.shape[1]
-            raise QuantscopeError(
-                f"{request.label}: {bad.count} logits are not finite, the first at position {row}",
-                hint="scan the checkpoint for NaN or infinite scales",
-                source=request.label,
-            )
+        figures.require_finite(request.label, logits)
         return Pass(
-            logits=logits, weights_sha256=weights.digest.hexdigest(), changed=weights.changed
+            logits=logits,
+            weights_sha256=weights.digest.hexdigest(),
+            changed=weights.changed,
+            readings=weights.readings,
+            unused=weights.unused,
         )
 
-    def _measure(self, network: Network, tokens: Tokens, torch: Any) -> ProbeResult:
+    def _measure(self, network: Network, tokens: Tokens, notes: tuple[str, ...]) -> ProbeResult:
         sides = self.request.sides
-        targets = np.asarray(tokens.ids[1:])
-        first = self._pass(network, tokens, sides[0], sides[0].label)
+        passes = [self._pass(network, tokens, sides[0], sides[0].label)]
         again = self._pass(network, tokens, sides[0], "self_before")
-        results = [self._result(sides[0], first, tokens, targets)]
-        pairs: list[PairResult] = []
-        controls = [_same("self_before", first.logits, again.logits)]
+        controls = [figures.same_control("self_before", passes[0].logits, again.logits)]
         del again
-        passes = [first]
+        results = [figures.side_result(sides[0], passes[0], tokens)]
+        self.finished(results[0])
+        pairs: list[PairResult] = []
         for side in sides[1:]:
             passed = self._pass(network, tokens, side, side.label)
-            if passed.logits.shape != first.logits.shape:
-                raise ModelBuildError(
-                    f"vocabularies differ: {first.logits.shape[1]} and {passed.logits.shape[1]}"
+            results.append(figures.side_result(side, passed, tokens))
+            self.finished(results[-1])
+            pairs.append(
+                figures.pair_result(
+                    results[0], results[-1], passes[0].logits, passed.logits, tokens
                 )
-            results.append(self._result(side, passed, tokens, targets))
-            pairs.append(_pair(results[0], results[-1], first.logits, passed.logits, tokens))
+            )
             passes.append(passed)
-        controls += self._late_controls(network, tokens, targets, passes, results, pairs)
+        controls += self._late_controls(network, tokens, passes, results)
         layers = self._by_layer(network, tokens) if self.request.by_layer and len(sides) > 1 else ()
-        return self._assemble(network, tokens, results, pairs, controls, layers, torch)
+        return self._assemble(network, tokens, results, pairs, controls, layers, notes)
 
     def _late_controls(
         self,
         network: Network,
         tokens: Tokens,
-        targets: Array,
         passes: Sequence[Pass],
         results: Sequence[SideResult],
-        pairs: Sequence[PairResult],
     ) -> list[Control]:
-        """`planted` must be seen, `weights_differ` must hold, `base_after` must be the base to the bit."""
+        """`weights_differ` must hold, `planted` must be seen, `base_after` must be the base to the bit."""
         sides = self.request.sides
-        controls: list[Control] = []
-        if len(passes) > 1:
-            same = [r.label for r in results[1:] if r.weights_sha256 == results[0].weights_sha256]
-            controls.append(
-                Control(
-                    name="weights_differ",
-                    held=not same,
-                    numbers={"equal_to_base": same} if same else {"sides": len(passes)},
-                )
+        controls = [figures.differ_control(results)] if len(passes) > 1 else []
+        chosen = planted_side(sides, results)
+        wrong = self._pass(network, tokens, sides[chosen], "planted", planted=True)
+        against_base = sides[0].path != sides[chosen].path
+        controls.append(
+            figures.planted_control(
+                passes[0 if against_base else chosen].logits,
+                passes[chosen].logits,
+                wrong,
+                results[chosen],
+                tokens,
             )
-        wrong = self._pass(network, tokens, sides[-1], "planted", planted=True)
-        kl = float(np.mean(row_statistics(passes[0].logits, wrong.logits).kl))
-        before = pairs[-1].kl_mean if pairs else 0.0
-        numbers: dict[str, Any] = {"kl_mean": kl, "kl_mean_unplanted": before}
-        held = kl > before and wrong.weights_sha256 != results[-1].weights_sha256
-        if tokens.scored:
-            nll = float(np.mean(target_nll(wrong.logits, targets)))
-            numbers |= {"nll_mean": nll, "nll_mean_unplanted": results[-1].nll_mean}
-            held = held and nll > (results[-1].nll_mean or 0.0)
-        controls.append(Control(name="planted", held=held, numbers=numbers))
+        )
         del wrong
         after = self._pass(network, tokens, sides[0], "base_after")
-        controls.append(_same("base_after", passes[0].logits, after.logits))
+        controls.append(figures.same_control("base_after", passes[0].logits, after.logits))
         return controls
-
-    def _result(
-        self, side: SideRequest, passed: Pass, tokens: Tokens, targets: Array
-    ) -> SideResult:
-        rows: tuple[float, ...] = ()
-        total = mean = ppl = None
-        error = None
-        if tokens.scored:
-            nll = target_nll(passed.logits, targets)
-            rows = tuple(float(v) for v in nll)
-            total = float(nll.sum())
-            mean = total / len(rows)
-            with np.errstate(over="ignore"):
-                value = float(np.exp(np.float64(mean)))
-            ppl = value if np.isfinite(value) else None
-            error = None if ppl is not None else "perplexity overflows binary64"
-        return SideResult(
-            label=side.label,
-            path=side.path,
-            reading=side.reading,
-            tensors_changed=passed.changed,
-            nll_sum=total,
-            nll_mean=mean,
-            ppl=ppl,
-            weights_sha256=passed.weights_sha256,
-            logits_sha256=hashlib.sha256(np.ascontiguousarray(passed.logits).tobytes()).hexdigest(),
-            nll_rows=rows,
-            error=error,
-        )
 
     def _by_layer(self, network: Network, tokens: Tokens) -> tuple[LayerDifference, ...]:
         base, other = self.request.sides[0], self.request.sides[-1]
@@ -226,15 +251,11 @@ class LogitsCheck:
         pairs: Sequence[PairResult],
         controls: Sequence[Control],
         layers: tuple[LayerDifference, ...],
-        torch: Any,
+        notes: tuple[str, ...],
     ) -> ProbeResult:
         failed = [control.name for control in controls if not control.held]
-        fingerprints: dict[str, str] = {}
-        for side in self._sides.values():
-            for file in side.checkpoint.opened.files:
-                fingerprints[file.path] = file.fingerprint
-                side.checkpoint.sources[file.file_id].check_unchanged()
-        apart = next((d.layer for d in layers if d.isolated_relative > 0), None)
+        targets = len(tokens.ids) - 1
+        config = json.dumps(network.config_dict, sort_keys=True, default=str).encode()
         return ProbeResult(
             outcome="inconclusive" if failed else "held",
             reason=f"controls missed: {', '.join(failed)}" if failed else "every control held",
@@ -243,82 +264,84 @@ class LogitsCheck:
             controls=tuple(controls),
             decision=None if failed else decide(results, network.vocabulary, tokens.scored),
             layers=layers,
-            first_layer_apart=apart,
+            first_layer_apart=next((d.layer for d in layers if d.isolated_relative > 0), None),
             ids_sha256=tokens.sha256,
             ids_source=tokens.source,
             n_ids=len(tokens.ids),
-            targets_counted=len(tokens.ids) - 1 if tokens.scored else 0,
+            targets_counted=targets if tokens.scored else 0,
+            mask="every id after the first is a target; none is left out"
+            if tokens.scored
+            else "no target is scored",
             window=f"one window of {len(tokens.ids)} ids, no context reset; first: {tokens.bos}; no EOS, no padding",
             vocabulary=network.vocabulary,
             architecture=type(network.model).__name__,
             dtype=self.request.dtype,
-            threads=int(torch.get_num_threads()),
-            device=self.request.device,
+            threads=int(network.torch.get_num_threads()),
+            device=_device_name(network),
             peak_rss_bytes=_peak_rss(),
             seconds=time.monotonic() - self._started,
-            fingerprints=fingerprints,
-            unverified=tokens.unverified,
+            cpu_seconds=time.process_time() - self._cpu,
+            fingerprints=self._fingerprints(),
+            unverified=(*tokens.unverified, *notes),
             verified_scope=(
-                f"logits of {len(tokens.ids) - 1} positions of one text under {len(results)} sets of weights; "
+                f"logits of {targets} positions of one text under {len(results)} sets of weights; "
                 "nothing about other text or tasks"
             ),
+            config_sha256=hashlib.sha256(config).hexdigest(),
+            tokenizer_sha256=tokens.tokenizer_sha256,
+            libraries=_versions(),
         )
 
+    def _fingerprints(self) -> dict[str, str]:
+        """Of every file used, after making sure that none changed meanwhile."""
+        found: dict[str, str] = {}
+        for side in self._sides.values():
+            for file in side.checkpoint.opened.files:
+                found[file.path] = file.fingerprint
+                side.checkpoint.sources[file.file_id].check_unchanged()
+        return found
 
-def _same(name: Any, base: Array, other: Array) -> Control:
-    """KL against the base itself, which must be exactly 0."""
-    kl = float(np.max(row_statistics(base, other).kl))
-    return Control(
-        name=name,
-        held=kl == 0.0 and bool((base == other).all()),
-        numbers={"kl_max": kl, "max_abs_dlogit": float(np.max(np.abs(base - other)))},
+
+def planted_side(sides: Sequence[SideRequest], results: Sequence[SideResult]) -> int:
+    """Which side gets the control's wrong reading: the examined checkpoint's most likely one.
+
+    Planting into a reading that is itself wrong could make it right, which would say nothing about the run.
+    """
+    own = [i for i, side in enumerate(sides) if side.path == sides[-1].path]
+    scored = [i for i in own if results[i].nll_mean is not None]
+    return min(scored, key=lambda i: results[i].nll_mean or 0.0) if scored else own[0]
+
+
+def _alike(a: Any, b: Any) -> bool:
+    if isinstance(a, dict) and isinstance(b, dict):
+        return all(_alike(a[key], b[key]) for key in a.keys() & b.keys())
+    numbers = (int, float)
+    if isinstance(a, numbers) and isinstance(b, numbers):
+        return math.isclose(a, b, rel_tol=1e-6)
+    return bool(a == b)
+
+
+def _versions() -> dict[str, str]:
+    import importlib.metadata
+
+    import quantscope
+
+    found = {"quantscope": quantscope.__version__}
+    for name in ("torch", "transformers", "tokenizers", "numpy", "gguf"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _device_name(network: Network) -> str:
+    if network.device.type != "cuda":
+        return str(network.device)
+    torch = network.torch
+    return (
+        f"{network.device} {torch.cuda.get_device_name(network.device)} CUDA {torch.version.cuda}"
     )
-
-
-def _pair(
-    base: SideResult, candidate: SideResult, x: Array, y: Array, tokens: Tokens
-) -> PairResult:
-    rows = row_statistics(x, y)
-    delta = se = t = None
-    if tokens.scored:
-        differences = np.asarray(candidate.nll_rows) - np.asarray(base.nll_rows)
-        delta = float(differences.mean())
-        if differences.size > 1:
-            se = float(differences.std(ddof=1) / np.sqrt(differences.size))
-            t = delta / se if se > 0 else None
-    return PairResult(
-        base=base.label,
-        candidate=candidate.label,
-        rows=int(x.shape[0]),
-        kl_mean=float(np.mean(rows.kl)),
-        kl_max=float(np.max(rows.kl)),
-        kl_min=float(np.min(rows.kl)),
-        kl_by_position=tuple(float(v) for v in rows.kl),
-        top1_matches=int(np.count_nonzero(rows.reference_top1 == rows.candidate_top1)),
-        max_abs_dlogit=float(np.max(rows.max_abs_logit_error)),
-        rows_margin_safe=int(np.count_nonzero(rows.argmax_safe)),
-        dnll_mean=delta,
-        dnll_se=se,
-        t=t,
-        document_means=_means(base, candidate),
-        token_means=_means(base, candidate),
-    )
-
-
-def _means(base: SideResult, candidate: SideResult) -> tuple[float, float] | None:
-    """One document is fed, so the document mean is the token mean."""
-    if base.nll_mean is None or candidate.nll_mean is None:
-        return None
-    return base.nll_mean, candidate.nll_mean
-
-
-def _threads(wanted: int) -> Any:
-    from quantscope.probes.network import _libraries
-
-    torch, _ = _libraries()
-    if wanted:
-        torch.set_num_threads(wanted)
-    return torch
 
 
 def _peak_rss() -> int:

@@ -46,6 +46,8 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True):
     bos: str
     """What stands first and that it only conditions."""
     unverified: tuple[str, ...] = ()
+    tokenizer_sha256: str | None = None
+    """Of tokenizer.json, or of the GGUF's token and merge lists; None where no tokenizer was used."""
 
 
 class SideRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +100,12 @@ class SideResult(msgspec.Struct, frozen=True, kw_only=True):
     logits_sha256: str
     nll_rows: tuple[float, ...] = ()
     error: str | None = None
+    readings: dict[str, int] = {}
+    """Readings in words -> quantized tensors that were decoded so."""
+    tensors_unused: int = 0
+    """Weights of the checkpoint that no parameter of the model took."""
+    unused_names: tuple[str, ...] = ()
+    """The first of them."""
 
 
 class PairResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +122,8 @@ class PairResult(msgspec.Struct, frozen=True, kw_only=True):
     max_abs_dlogit: float
     rows_margin_safe: int
     """Rows whose base margin exceeds twice the largest logit error: their argmax cannot have moved."""
+    kl_lost_rows: int = 0
+    """Rows whose KL is not zero but too small for binary64; counted as zero in the mean."""
     dnll_mean: float | None
     dnll_se: float | None
     t: float | None
@@ -175,6 +185,12 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     fingerprints: dict[str, str]
     unverified: tuple[str, ...]
     verified_scope: str
+    cpu_seconds: float = 0.0
+    """CPU time of the child over all threads; less noisy than `seconds` on a busy machine."""
+    mask: str = ""
+    config_sha256: str | None = None
+    tokenizer_sha256: str | None = None
+    libraries: dict[str, str] = {}
 
 
 class ProbeFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,3 +200,4 @@ class ProbeFailure(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     stderr_tail: str = ""
     done: tuple[SideResult, ...] = ()
+    """Sides that were finished before it ended."""

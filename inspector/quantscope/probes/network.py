@@ -2,53 +2,57 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from quantscope.checkpoint import Checkpoint
 from quantscope.decode.parts import Array
-from quantscope.errors import MissingExtraError, QuantscopeError
-from quantscope.probes.weights import Fetch, GgufForms, GgufWeights, ModelWeights
+from quantscope.probes.config import (
+    ModelBuildError,
+    build_config,
+    build_model,
+    libraries,
+)
+from quantscope.probes.conversions import Conversions
+from quantscope.probes.gguf_forms import GgufForms, GgufWeights
+from quantscope.probes.weights import Fetch, HfWeights, ModelWeights, owner_transposed
 
-QUANT_KEYS = ("quantization_config", "quantization", "compression_config", "quant_config")
-
-
-class ModelBuildError(QuantscopeError):
-    """transformers builds no causal model from this config, or a parameter has no weight."""
+STORED_BUFFERS = ("weight", "bias", "e_score_correction_bias")
+"""Buffers that checkpoints store; all others are computed when the model is built."""
 
 
 class Network:
     """A causal model on the meta device with real buffers.
 
     Args:
-        checkpoint: whose config (or GGUF metadata) describes it.
+        config: what `config_of` gave.
         dtype: compute dtype name.
         device: where layers run.
-        stream: keep one unit resident at a time; otherwise load everything before the first pass.
+        stream: keep one unit resident at a time; otherwise load everything before each pass.
+
+    Raises:
+        ModelBuildError: no causal model can be built.
     """
 
-    def __init__(self, checkpoint: Checkpoint, *, dtype: str, device: str, stream: bool) -> None:
-        torch, transformers = _libraries()
+    def __init__(self, config: dict[str, Any], *, dtype: str, device: str, stream: bool) -> None:
+        torch, transformers = libraries()
         self.torch = torch
         self.dtype = getattr(torch, dtype)
-        self.device = torch.device(device)
+        self.device = _device(torch, device)
         self.stream = stream
-        self.is_gguf = any(file.kind == "gguf" for file in checkpoint.opened.files)
-        self.config_dict = config_of(checkpoint)
-        self.config = _config(transformers, self.config_dict)
-        self.model = _on_meta(transformers, self.config, self.dtype)
-        self.model.eval()
+        self.config_dict = config
+        self.config = build_config(transformers, self.config_dict)
+        self.model = build_model(transformers, self.config, self.dtype)
         self.layers = _layers(self.model, torch)
         self._fetch: Fetch | None = None
         self._before_step: Callable[[int], None] = lambda step: None
         self._fetched = 0
         self._handles: list[Any] = []
         self._units = list(_units(self.model, self.layers))
-        self._gguf_forms: dict[str, GgufForms] = {}
+        self._whole = {id(layer) for layer in self.layers}
+        self._forms: dict[str, GgufForms | Conversions] = {}
+        self._buffers_to_device()
         self._install()
 
     @property
@@ -58,13 +62,18 @@ class Network:
 
     def source(self, weights: ModelWeights) -> Fetch:
         """How parameters are found in a side's checkpoint, with everything fed hashed."""
-        if weights.side.is_gguf:
-            path = weights.side.checkpoint.opened.path
-            if path not in self._gguf_forms:
-                self._gguf_forms[path] = GgufForms(self.model, weights.side)
-            find = GgufWeights(weights, self._gguf_forms[path]).find
+        path = weights.side.checkpoint.opened.path
+        if path not in self._forms:
+            self._forms[path] = (
+                GgufForms(self.model, weights.side)
+                if weights.side.is_gguf
+                else Conversions(self.model, weights.names)
+            )
+        forms = self._forms[path]
+        if isinstance(forms, GgufForms):
+            find = GgufWeights(weights, forms).find
         else:
-            find = weights.find
+            find = HfWeights(weights, forms, owner_transposed(self.model)).find
 
         def fetch(name: str, shape: tuple[int, ...]) -> Array | None:
             values = find(name, shape)
@@ -83,7 +92,8 @@ class Network:
             on_unit: receives units done and their number.
 
         Raises:
-            ModelBuildError: a parameter has no weight in the checkpoint.
+            ModelBuildError: a parameter has no weight in the checkpoint, or the model cannot run with one
+                unit at a time.
         """
         torch = self.torch
         self._fetch = fetch
@@ -95,19 +105,24 @@ class Network:
                     self._load(prefix, unit)
                 self._nothing_left_on_meta()
             batch = torch.tensor([ids], device=self.device)
-            out = self.model(input_ids=batch, use_cache=False).logits[0, :-1]
-            rows: Array = out.to(torch.float32).cpu().numpy()
+            try:
+                answer = self.model(input_ids=batch, use_cache=False, return_dict=True)
+            except NotImplementedError as problem:
+                raise ModelBuildError(
+                    f"a module of {type(self.model).__name__} is used before it is loaded: {problem}",
+                    hint="try --full-load",
+                ) from None
+            rows: Array = answer.logits[0, :-1].to(torch.float32).cpu().numpy()
         return rows
 
     def layer_io(
         self, fetch: Fetch, ids: tuple[int, ...]
     ) -> list[tuple[tuple[Any, ...], dict[str, Any], Any]]:
         """Arguments and output of every decoder layer in one pass."""
-        torch = self.torch
         captured: list[tuple[tuple[Any, ...], dict[str, Any], Any]] = []
 
         def hook(module: Any, args: Any, kwargs: Any, output: Any) -> None:
-            captured.append((args, kwargs, _hidden(output).detach().clone()))
+            captured.append((_cloned(args), dict(kwargs), _hidden(output).detach().clone()))
 
         handles = [layer.register_forward_hook(hook, with_kwargs=True) for layer in self.layers]
         try:
@@ -115,7 +130,6 @@ class Network:
         finally:
             for handle in handles:
                 handle.remove()
-        del torch
         return captured
 
     def run_layer(
@@ -123,8 +137,20 @@ class Network:
     ) -> Any:
         """Output of one layer with a side's weights on given inputs."""
         self._fetch = fetch
+        layer = self.layers[index]
         with self.torch.inference_mode():
-            return _hidden(self.layers[index](*args, **kwargs))
+            if not self.stream:
+                prefix = next(name for name, unit in self._units if unit is layer)
+                self._load(prefix, layer)
+            return _hidden(layer(*_cloned(args), **kwargs))
+
+    def _buffers_to_device(self) -> None:
+        if self.device.type == "cpu":
+            return
+        for module in self.model.modules():
+            for name, buffer in list(module._buffers.items()):
+                if buffer is not None and buffer.device.type != "meta":
+                    module._buffers[name] = buffer.to(self.device)
 
     def _install(self) -> None:
         if not self.stream:
@@ -142,28 +168,30 @@ class Network:
     def _load(self, prefix: str, unit: Any) -> None:
         torch = self.torch
         assert self._fetch is not None
+        whole = id(unit) in self._whole
         state: dict[str, Any] = {}
-        for name, parameter in unit.named_parameters():
+        for name, parameter in unit.named_parameters(recurse=whole):
             full = f"{prefix}.{name}" if prefix else name
             values = self._fetch(full, tuple(parameter.shape))
             if values is None:
                 raise ModelBuildError(f"the checkpoint has no weight for {full}", source=full)
             state[name] = torch.from_numpy(np.ascontiguousarray(values)).to(self.device, self.dtype)
-        for name, buffer in unit.named_buffers():
+        for name, buffer in unit.named_buffers(recurse=whole):
             full = f"{prefix}.{name}" if prefix else name
-            if name.rpartition(".")[2] in ("weight", "bias", "e_score_correction_bias"):
+            if name.rpartition(".")[2] in STORED_BUFFERS:
                 values = self._fetch(full, tuple(buffer.shape))
                 if values is not None:
                     state[name] = torch.from_numpy(np.ascontiguousarray(values)).to(
                         self.device, buffer.dtype
                     )
+        # Assigned, never copied into: a copy in place would change weights that another pass still holds.
         unit.load_state_dict(state, strict=False, assign=True)
         self._fetched += 1
         self._before_step(self._fetched)
 
     def _drop(self, unit: Any) -> None:
         torch = self.torch
-        for module in unit.modules():
+        for module in unit.modules() if id(unit) in self._whole else (unit,):
             for name, parameter in list(module._parameters.items()):
                 if parameter is not None:
                     module._parameters[name] = torch.nn.Parameter(
@@ -179,58 +207,17 @@ class Network:
             )
 
 
-def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The model's config as a plain dict, quantization declarations taken out.
-
-    Raises:
-        ModelBuildError: there is neither a config.json nor GGUF metadata that transformers reads.
-    """
-    for file in checkpoint.opened.files:
-        if file.kind == "gguf" and "general.architecture" in file.metadata:
-            return _gguf_config(file.path)
-    file_config = checkpoint.declarations.model
-    if not file_config.get("model_type"):
-        raise ModelBuildError("config.json names no model_type: no model can be built")
-    config = json.loads(json.dumps(file_config))
-    for key in QUANT_KEYS:
-        config.pop(key, None)
-    if isinstance(config.get("text_config"), dict):
-        config = {**config["text_config"]}
-        for key in QUANT_KEYS:
-            config.pop(key, None)
-    config.pop("auto_map", None)
-    return dict(config)
-
-
-def _gguf_config(path: str) -> dict[str, Any]:
-    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
-
+def _device(torch: Any, name: str) -> Any:
+    """The device, if it is one and is there."""
     try:
-        parsed = load_gguf_checkpoint(str(Path(path)), return_tensors=False)
-    except (ValueError, KeyError, NotImplementedError) as problem:
-        raise ModelBuildError(f"transformers reads no model from this GGUF: {problem}") from None
-    return dict(parsed["config"])
-
-
-def _config(transformers: Any, values: dict[str, Any]) -> Any:
-    rest = {key: value for key, value in values.items() if key != "model_type"}
-    try:
-        return transformers.AutoConfig.for_model(values["model_type"], **rest)
-    except (KeyError, ValueError, TypeError) as problem:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as problem:
         raise ModelBuildError(
-            f"transformers {transformers.__version__} knows no model_type {values.get('model_type')!r}: {problem}"
+            f"torch has no device {name!r}: {str(problem).splitlines()[0][:200]}",
+            hint="--device cpu",
         ) from None
-
-
-def _on_meta(transformers: Any, config: Any, dtype: Any) -> Any:
-    from accelerate import init_empty_weights
-
-    try:
-        # Buffers stay real: rotary frequencies are in no checkpoint and could not be restored.
-        with init_empty_weights(include_buffers=False):
-            return transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
-    except ValueError as problem:
-        raise ModelBuildError(f"transformers builds no causal model: {problem}") from None
+    return device
 
 
 def _layers(model: Any, torch: Any) -> Any:
@@ -255,13 +242,6 @@ def _hidden(output: Any) -> Any:
     return output[0] if isinstance(output, tuple) else output
 
 
-def _libraries() -> tuple[Any, Any]:
-    try:
-        import torch
-        import transformers
-    except ImportError as problem:
-        raise MissingExtraError(
-            f"the logits check needs {problem.name}",
-            hint="pip install torch, then pip install 'quantscope[probe]'",
-        ) from None
-    return torch, transformers
+def _cloned(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments that a layer which works in place cannot change behind the comparison's back."""
+    return tuple(a.clone() if hasattr(a, "clone") else a for a in args)

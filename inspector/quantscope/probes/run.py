@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
-from quantscope.errors import MissingExtraError, QuantscopeError
+from quantscope.errors import CancelledError, MissingExtraError, QuantscopeError
 from quantscope.parity.runner import ChildFailedError, Worker, default_memory
-from quantscope.probes.model import Cost, ProbeFailure, ProbeRequest, ProbeResult
+from quantscope.probes.cost import estimate
+from quantscope.probes.model import ProbeFailure, ProbeRequest, ProbeResult, SideResult
 from quantscope.session.events import Progress, ProgressThrottle
-from quantscope.session.inspection import Inspection
+
+__all__ = ["ProbeFailedError", "ProbeStoppedError", "estimate", "missing", "run_probe"]
 
 CHILD_COMMAND = (sys.executable, "-m", "quantscope.probes.child")
 
-DECODE_SECONDS_PER_WEIGHT = 6e-9
-"""Measured on two cores: about 1.7 s for the 134.5 M weights of SmolLM2."""
-FLOPS = 2.5e10
-"""Float32 matmul rate assumed of a CPU with two threads."""
+ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
+"""Waiting threads sleep: spinning ones take the processor from the app that shows the progress."""
 
 
 class ProbeFailedError(QuantscopeError):
-    """The check could not finish; `failure` says how."""
+    """The check could not finish; `failure` says how, and holds the sides that were finished before."""
 
     def __init__(self, failure: ProbeFailure) -> None:
         super().__init__(f"the logits check could not finish: {failure.message}")
         self.failure = failure
+
+
+class ProbeStoppedError(CancelledError):
+    """The check was stopped; `done` holds the sides that were finished before."""
+
+    def __init__(self, done: tuple[SideResult, ...]) -> None:
+        super().__init__(f"the logits check was stopped after {len(done)} finished sides")
+        self.done = done
 
 
 def missing() -> str | None:
@@ -37,39 +46,6 @@ def missing() -> str | None:
         if importlib.util.find_spec(name) is None:
             return name
     return None
-
-
-def estimate(inspection: Inspection, request: ProbeRequest) -> Cost:
-    """What a request would cost on this checkpoint, from headers alone."""
-    parameters = largest = nbytes = 0
-    for state in inspection.states:
-        shape = state.reading.shape if state.reading is not None else state.tensor.shape
-        count = 1
-        for extent in shape:
-            count *= extent
-        parameters += count
-        largest = max(largest, count)
-        nbytes += sum(plane.nbytes for plane in state.tensor.planes)
-    for stored in inspection.checkpoint.grouping.plain:
-        count = 1
-        for extent in stored.shape:
-            count *= extent
-        parameters += count
-        largest = max(largest, count)
-        nbytes += stored.nbytes
-    passes = len(request.sides) + 3 + (2 if request.by_layer else 0)
-    tokens = request.tokens.targets + 1
-    seconds = passes * (parameters * DECODE_SECONDS_PER_WEIGHT + 2.0 * parameters * tokens / FLOPS)
-    resident = 3 * largest * 4 if request.stream else parameters * 4
-    return Cost(
-        passes=passes,
-        bytes_read=nbytes * passes,
-        parameters=parameters,
-        tokens=tokens,
-        seconds=round(4.0 + seconds, 1),
-        memory_bytes=600_000_000 + resident,
-        how="weights decoded once a pass, 2 FLOPs a weight and token, two CPU threads assumed",
-    )
 
 
 def run_probe(
@@ -88,7 +64,7 @@ def run_probe(
     Raises:
         MissingExtraError: a package of the extra `probe` is not installed.
         ProbeFailedError: the child refused, crashed, hung or ran out of memory.
-        CancelledError: the check was stopped.
+        ProbeStoppedError: the check was stopped; a CancelledError.
     """
     absent = missing()
     if absent is not None:
@@ -97,16 +73,28 @@ def run_probe(
             hint="pip install torch, then pip install 'quantscope[probe]'",
         )
     throttle = ProgressThrottle("probe", progress)
+    finished: list[SideResult] = []
+
+    def on_step(stage: str, done: int, total: int, side: Any = None) -> None:
+        if side is None:
+            throttle(stage, done, total, "units")
+        else:
+            finished.append(msgspec.convert(side, SideResult))
+
     with Worker(
-        memory_bytes=request.memory_bytes or default_memory(), command=CHILD_COMMAND
+        memory_bytes=request.memory_bytes or default_memory(),
+        command=CHILD_COMMAND,
+        environment=ENVIRONMENT,
     ) as worker:
         try:
             answer = worker.run(
                 msgspec.to_builtins(request),
                 timeout_s=request.timeout_s,
-                on_step=lambda stage, done, total: throttle(stage, done, total, "units"),
+                on_step=on_step,
                 cancelled=cancelled,
             )
+        except CancelledError:
+            raise ProbeStoppedError(tuple(finished)) from None
         except ChildFailedError as problem:
             failure = problem.failure
             raise ProbeFailedError(
@@ -114,6 +102,7 @@ def run_probe(
                     reason=failure.reason,
                     message=failure.message,
                     stderr_tail=failure.stderr_tail,
+                    done=tuple(finished),
                 )
             ) from None
     return msgspec.convert(answer, ProbeResult)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from quantscope.probes.model import TokenRequest, Tokens
 from quantscope.probes.passage import PASSAGE, SOURCE
 
 MAX_TEXT_BYTES = 4 << 20
+MAX_TOKENIZER_BYTES = 128 << 20
+MAX_IDS_BYTES = 64 << 20
+NO_TOKENIZER_HINT = "give ids with --tokens FILE (JSON list or .npy), or random ids for KL only with --tokens random"
 GPT2_LIKE = ("smollm", "gpt-2", "gpt2", "smollm2")
 """GGUF pre-tokenizers whose rule is digits one by one and GPT-2's byte-level split (llama.cpp, llama-vocab)."""
 
@@ -48,20 +52,30 @@ def make_tokens(request: TokenRequest, checkpoint: Checkpoint, vocabulary: int) 
             ids, source, scored=True, bos="as given", unverified=("tokenizer", "positions")
         )
     text, source = (PASSAGE, SOURCE) if request.source == "passage" else _text(Path(request.path))
-    ids, tokenizer, bos = tokenize(text, checkpoint)
-    ids = ids[:wanted]
+    made = tokenize(text, checkpoint)
+    ids = made.ids[:wanted]
     _check(ids, vocabulary)
     return _tokens(
         ids,
-        f"{source}; {tokenizer}",
+        f"{source}; {made.tokenizer}",
         scored=True,
-        bos=bos,
+        bos=made.bos,
         unverified=("tokenizer", "chat template", "positions"),
+        tokenizer_sha256=made.sha256,
     )
 
 
-def tokenize(text: str, checkpoint: Checkpoint) -> tuple[list[int], str, str]:
-    """Ids, which tokenizer gave them, and what stands first.
+class Tokenized(NamedTuple):
+    """Ids, which tokenizer gave them, what stands first, and the tokenizer's hash."""
+
+    ids: list[int]
+    tokenizer: str
+    bos: str
+    sha256: str
+
+
+def tokenize(text: str, checkpoint: Checkpoint) -> Tokenized:
+    """Ids of a text through the checkpoint's own tokenizer.
 
     Raises:
         TokensError: the checkpoint has no tokenizer that can be built without guessing.
@@ -75,21 +89,34 @@ def tokenize(text: str, checkpoint: Checkpoint) -> tuple[list[int], str, str]:
         ) from None
     file = Path(checkpoint.opened.root) / "tokenizer.json"
     if file.is_file():
-        built = tokenizers.Tokenizer.from_file(str(file))
-        ids = list(built.encode(text, add_special_tokens=True).ids)
-        return ids, "tokenizer.json", "as tokenizer.json adds; conditions only"
+        data = _bounded(file, MAX_TOKENIZER_BYTES)
+        try:
+            built = tokenizers.Tokenizer.from_buffer(data)
+            ids = list(built.encode(text, add_special_tokens=True).ids)
+        except Exception as problem:  # boundary: the package raises plain Exception for a bad file
+            raise TokensError(
+                f"tokenizer.json cannot be used: {str(problem)[:200]}",
+                hint=NO_TOKENIZER_HINT,
+                source="tokenizer.json",
+            ) from None
+        return Tokenized(
+            ids,
+            "tokenizer.json",
+            "as tokenizer.json adds; conditions only",
+            hashlib.sha256(data).hexdigest(),
+        )
     for opened in checkpoint.opened.files:
         if opened.kind == "gguf" and "tokenizer.ggml.model" in opened.metadata:
             return _gguf_tokenize(text, checkpoint, opened.file_id, opened.metadata)
     raise TokensError(
         "the checkpoint has no tokenizer.json and no GGUF vocabulary",
-        hint="give ids with --tokens FILE (JSON list), or random ids for KL only with --tokens random",
+        hint=NO_TOKENIZER_HINT,
     )
 
 
 def _gguf_tokenize(
     text: str, checkpoint: Checkpoint, file_id: int, metadata: dict[str, Json]
-) -> tuple[list[int], str, str]:
+) -> Tokenized:
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers
 
@@ -98,13 +125,20 @@ def _gguf_tokenize(
         raise TokensError(
             f"the GGUF vocabulary ({kind}, pre-tokenizer {pre or 'not stated'}) is not one of "
             f"{', '.join(GPT2_LIKE)}: building it would be a guess",
-            hint="give ids with --tokens FILE (JSON list), or random ids for KL only with --tokens random",
+            hint=NO_TOKENIZER_HINT,
         )
     words = read_strings(checkpoint, file_id, "tokenizer.ggml.tokens")
-    merges = [
-        tuple(m.split(" ", 1)) for m in read_strings(checkpoint, file_id, "tokenizer.ggml.merges")
-    ]
-    model = models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=merges)
+    joined = read_strings(checkpoint, file_id, "tokenizer.ggml.merges")
+    digest = hashlib.sha256("\n".join([*words, "", *joined]).encode()).hexdigest()
+    try:
+        model = models.BPE(
+            vocab={word: i for i, word in enumerate(words)},
+            merges=[tuple(m.split(" ", 1)) for m in joined],
+        )
+    except Exception as problem:  # boundary: merges that name no token
+        raise TokensError(
+            f"the GGUF vocabulary cannot be used: {str(problem)[:200]}", hint=NO_TOKENIZER_HINT
+        ) from None
     built = tokenizers.Tokenizer(model)
     steps = [pre_tokenizers.ByteLevel(add_prefix_space=False)]
     if pre.startswith("smollm"):
@@ -114,8 +148,10 @@ def _gguf_tokenize(
     ids = list(built.encode(text, add_special_tokens=False).ids)
     bos = metadata.get("tokenizer.ggml.bos_token_id")
     if metadata.get("tokenizer.ggml.add_bos_token") is True and isinstance(bos, int):
-        return [bos, *ids], f"GGUF vocabulary ({pre})", f"BOS {bos}; conditions only"
-    return ids, f"GGUF vocabulary ({pre})", "none"
+        return Tokenized(
+            [bos, *ids], f"GGUF vocabulary ({pre})", f"BOS {bos}; conditions only", digest
+        )
+    return Tokenized(ids, f"GGUF vocabulary ({pre})", "none", digest)
 
 
 def read_strings(checkpoint: Checkpoint, file_id: int, key: str) -> list[str]:
@@ -139,8 +175,8 @@ def _ids_file(path: Path) -> list[int]:
             if array.dtype.kind not in "iu":
                 raise UsageError(f"{path.name} holds {array.dtype}, not token ids")
             return [int(i) for i in array]
-        loaded = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
+        loaded = json.loads(_bounded(path, MAX_IDS_BYTES).decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as problem:
         raise UsageError(f"{path.name} is no list of token ids: {problem}") from None
     if not isinstance(loaded, list) or not all(
         isinstance(i, int) and not isinstance(i, bool) for i in loaded
@@ -169,9 +205,34 @@ def _check(ids: list[int], vocabulary: int) -> None:
 
 
 def _tokens(
-    ids: list[int], source: str, *, scored: bool, bos: str, unverified: tuple[str, ...]
+    ids: list[int],
+    source: str,
+    *,
+    scored: bool,
+    bos: str,
+    unverified: tuple[str, ...],
+    tokenizer_sha256: str | None = None,
 ) -> Tokens:
     digest = hashlib.sha256(np.asarray(ids, dtype="<i8").tobytes()).hexdigest()
     return Tokens(
-        ids=tuple(ids), source=source, sha256=digest, scored=scored, bos=bos, unverified=unverified
+        ids=tuple(ids),
+        source=source,
+        sha256=digest,
+        scored=scored,
+        bos=bos,
+        unverified=unverified,
+        tokenizer_sha256=tokenizer_sha256,
     )
+
+
+def _bounded(path: Path, limit: int) -> bytes:
+    """A file's bytes.
+
+    Raises:
+        TokensError: it is larger than any file of its kind.
+    """
+    with path.open("rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise TokensError(f"{path.name} is larger than {limit >> 20} MiB", source=path.name)
+    return data

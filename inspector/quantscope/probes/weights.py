@@ -1,15 +1,14 @@
 """Weights of a checkpoint by the names of a transformers model, decoded by the engine under a reading.
 
-Where the stored form differs from what a model multiplies with, it is put back here: experts stored one by one or
-stacked, tied heads, input scales that a producer left to the runtime, and the forms of GGUF (rotary row order,
-norms stored plus one), for which transformers' own processors are used.
+Where the stored form differs from what a model multiplies with, it is put back: experts stored one by one or
+stacked, tied heads, and input scales that a producer left to the runtime.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -18,10 +17,12 @@ import numpy as np
 from quantscope.compare.model import RowMap
 from quantscope.compare.names import bare
 from quantscope.compare.sides import Side
-from quantscope.decode.parts import Array, Parts
-from quantscope.decode.window import decode_window, stream_windows, window_parts
+from quantscope.decode.parts import Array, Window
+from quantscope.decode.window import STREAM_ELEMENTS, decode_window, window_parts
 from quantscope.errors import QuantscopeError, ReadingError, UndecodableError
 from quantscope.model import Reading
+from quantscope.probes import twists
+from quantscope.probes.conversions import Conversions
 from quantscope.probes.model import SideRequest
 from quantscope.session.inspection import TensorState
 from quantscope.session.what_if import chosen_reading
@@ -35,9 +36,12 @@ EXPERT_PARTS = {
 }
 """Stacked expert parameter -> names of the single experts' weights that make it, by naming scheme."""
 
+Fetch = Callable[[str, tuple[int, ...]], Array | None]
+"""Parameter name and shape -> float32 values, or None where the checkpoint has none."""
+
 
 class ModelWeights:
-    """Decoded weights of one side of a probe.
+    """Decoded weights of one side of a probe, by the names that the checkpoint gives them.
 
     Args:
         side: the checkpoint, inspected.
@@ -51,21 +55,20 @@ class ModelWeights:
         self.planted = planted
         self.changed = 0
         self.digest = hashlib.sha256()
+        self.used: set[str] = set()
         self._readings: dict[str, Reading] = {}
+        self._twists: dict[str, dict[str, str]] = {}
         self._choose_readings()
 
     def _choose_readings(self) -> None:
         for name, state in self.side.states.items():
             if state.reading is None or state.undecodable:
                 continue
-            reading = state.reading
-            if self.request.reading:
-                try:
-                    reading = chosen_reading(state, self.request.reading)
-                except ReadingError:
-                    reading = state.reading
-            self.changed += reading != state.reading
+            reading, twist = _asked(state, state.reading, self.request.reading)
+            self.changed += reading != state.reading or bool(twist)
             self._readings[name] = reading
+            if twist:
+                self._twists[name] = twist
         if self.request.reading and not self.changed:
             text = ",".join(f"{k}={v}" for k, v in self.request.reading.items())
             raise ReadingError(
@@ -73,20 +76,45 @@ class ModelWeights:
                 hint="the file is read so already, or no candidate reading has this value",
             )
 
+    @property
+    def readings(self) -> dict[str, int]:
+        """How many tensors are read which way, in words."""
+        words = (
+            f"{r.element} zero {r.zero}"
+            + ("" if r.zero_convention == "not_applicable" else f" {r.zero_convention}")
+            + f" {r.packing.order}"
+            for r in self._readings.values()
+        )
+        return dict(sorted(Counter(words).items()))
+
+    @property
+    def unused(self) -> list[str]:
+        """Weights of the checkpoint that no parameter of the model took."""
+        return sorted(set(self.side.shapes) - self.used)
+
     @cached_property
-    def _by_stored(self) -> dict[str, list[TensorState]]:
-        """States of stacked tensors by the stored name they share, in order of their part."""
+    def _stacks(self) -> dict[str, list[TensorState]]:
+        """States of stacked experts in order, by the stack's name without `.weight`."""
         found: dict[str, list[TensorState]] = defaultdict(list)
         for state in self.side.states.values():
-            codes = state.tensor.plane("codes") or state.tensor.planes[0]
-            found[codes.stored_name].append(state)
+            if state.tensor.part is not None:
+                found[_stack_name(state.tensor.name)].append(state)
         for states in found.values():
             states.sort(key=lambda s: s.tensor.part.index if s.tensor.part else 0)
         return dict(found)
 
     @cached_property
-    def _by_bare(self) -> dict[str, str]:
-        return {bare(name): name for name in self.side.shapes}
+    def by_bare(self) -> dict[str, str]:
+        """Names without wrappers -> names."""
+        return {bare(name): name for name in self.names}
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Logical names of all that can be fed: weights, stacks, and every other stored tensor."""
+        names = dict.fromkeys(name for name in self.side.shapes if not name.endswith("]"))
+        names |= dict.fromkeys(self._stacks)
+        names |= dict.fromkeys(self.side.checkpoint.index.tensors)
+        return list(names)
 
     def refuse_unusable(self) -> None:
         """Refuse a checkpoint that the engine cannot turn into plain weights.
@@ -104,38 +132,47 @@ class ModelWeights:
                 raise UndecodableError(f"{name} has no reading that fits its planes", source=name)
             if "rotat" in state.reading.basis or "hadamard" in state.reading.basis:
                 raise UndecodableError(
-                    f"{name} is stored in a rotated basis ({state.reading.basis}): the rotation is not undone here",
+                    f"{name} is stored in a rotated basis ({state.reading.basis}): the rotation is not "
+                    "undone here, so no logits can be had",
                     source=name,
                 )
 
     def stored(self, name: str) -> Array:
-        """A weight as it is stored under a name: stacked where several logical tensors share it.
+        """A weight as an unquantized checkpoint stores it; stacked where it is a stack of experts.
 
         Raises:
             UndecodableError: nothing has the name.
         """
         if name in self.side.states:
             return self._decoded(self.side.states[name])
-        stack = self._by_stored.get(name)
-        if stack:
-            pieces = [self._decoded(state) for state in stack]
-            return pieces[0] if len(pieces) == 1 else np.stack(pieces)
+        stack = self._stacks.get(_stack_name(name))
+        if stack is not None:
+            return np.stack([self._decoded(state) for state in stack])
         plain = self.side.checkpoint.find_plain(name)
         if plain is None:
             raise UndecodableError(f"{name} is not stored", source=name)
+        self.used.add(name)
         n_rows, _ = self.side.extents(name, RowMap())
         values = self.side.decode(name, range(n_rows))
+        if self.planted and not self._readings and len(plain.shape) > 1:
+            values = twists.swapped(values)
         return values.reshape(plain.shape)
 
     def _decoded(self, state: TensorState) -> Array:
         name = state.tensor.name
-        reading = self._readings[name]
+        self.used.add(name)
+        reading, twist = self._readings[name], self._twists.get(name)
         family = self.side.checkpoint.family(state.tensor)
         out = np.empty((reading.shape[-2], reading.shape[-1]), dtype=np.float32)
-        for window in stream_windows(reading):
-            if self.planted:
+        for window in _windows(reading):
+            if self.planted or twist:
                 parts = window_parts(family, state.tensor, reading, window, self.side.reader)
-                piece = family.combine(_plant(parts), reading, False)
+                if twist:
+                    parts = twists.twisted(parts, reading, twist)
+                if self.planted:
+                    parts = twists.planted(parts)
+                with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                    piece = family.combine(parts, reading, False)
             else:
                 piece = decode_window(family, state.tensor, reading, window, self.side.reader)
             out[window.rows.start : window.rows.stop] = piece
@@ -146,137 +183,159 @@ class ModelWeights:
                 out *= self.side.reader.floats(plane).reshape(1, -1)
         return out
 
+    def hashed(self, name: str, values: Array) -> Array:
+        """Add a weight to the digest of everything that was fed."""
+        values = np.ascontiguousarray(values)
+        self.digest.update(f"{name} {values.shape} {values.dtype.str};".encode())
+        self.digest.update(values.reshape(-1).view(np.uint8).data)
+        return values
+
+
+def _asked(
+    state: TensorState, own: Reading, wanted: dict[str, str]
+) -> tuple[Reading, dict[str, str]]:
+    """A tensor's reading with the fields asked for, and those that only decoded parts can be changed to."""
+    if not wanted:
+        return own, {}
+    try:
+        return chosen_reading(state, wanted), {}
+    except ReadingError:
+        pass
+    twist = {
+        field: value
+        for field, value in wanted.items()
+        if value in twists.FIELDS.get(field, ()) and twists.applies(own, field, value)
+    }
+    rest = {field: value for field, value in wanted.items() if field not in twists.FIELDS}
+    try:
+        return (chosen_reading(state, rest) if rest else own), twist
+    except ReadingError:
+        return own, {}
+
+
+def _stack_name(name: str) -> str:
+    """`...gate_up_proj` of `...gate_up_proj.weight[3]` and of the stack's own name."""
+    return (name.rpartition("[")[0] if name.endswith("]") else name).removesuffix(".weight")
+
+
+def _windows(reading: Reading) -> Iterator[Window]:
+    """Windows of whole rows whose first row is a multiple of 32, the most codes of a word here."""
+    n_rows, n_cols = reading.shape[-2], reading.shape[-1]
+    step = max(32, STREAM_ELEMENTS // max(n_cols, 1) // 32 * 32)
+    for start in range(0, n_rows, step):
+        yield Window(range(start, min(start + step, n_rows)), range(n_cols))
+
+
+class HfWeights:
+    """Weights of a Hugging Face checkpoint in the forms of a transformers model.
+
+    Args:
+        weights: the decoded side.
+        conversions: how stored names become parameters.
+        transposed: whether a module multiplies expert stacks as [experts, in, out]; None where the
+            shape alone must tell.
+    """
+
+    def __init__(
+        self,
+        weights: ModelWeights,
+        conversions: Conversions,
+        transposed: Callable[[str], bool | None],
+    ) -> None:
+        self.weights = weights
+        self.conversions = conversions
+        self.transposed = transposed
+
     def find(self, name: str, shape: tuple[int, ...]) -> Array | None:
-        """The weight for a model parameter of a Hugging Face checkpoint; None where nothing fits.
+        """The weight for a model parameter; None where nothing fits.
 
         Args:
             name: parameter name in the model.
             shape: its shape there.
         """
-        for candidate in (name, self._by_bare.get(bare(name))):
-            if candidate is not None and (candidate in self.side.shapes):
-                return _fitted(self.stored(candidate), shape, name)
-        stacked = self._stacked(name, shape)
-        if stacked is not None:
-            return stacked
+        if self.conversions.knows(name):
+            return self._fit(name, self.conversions.make(name, self.weights.stored), shape)
+        for candidate in (name, self.weights.by_bare.get(bare(name))):
+            if candidate is not None and candidate in self.weights.names:
+                return self._fit(name, self.weights.stored(candidate), shape)
+        joined = self._joined(name, shape)
+        if joined is not None:
+            return joined
         if name.endswith("lm_head.weight"):
             embedding = next(
-                (n for n in self.side.shapes if n.endswith("embed_tokens.weight")), None
+                (n for n in self.weights.side.shapes if n.endswith("embed_tokens.weight")), None
             )
-            return None if embedding is None else _fitted(self.stored(embedding), shape, name)
+            return (
+                None
+                if embedding is None
+                else self._fit(name, self.weights.stored(embedding), shape)
+            )
         return None
 
-    def _stacked(self, name: str, shape: tuple[int, ...]) -> Array | None:
+    def _joined(self, name: str, shape: tuple[int, ...]) -> Array | None:
+        """Experts stored one by one, joined without transformers' table."""
         prefix, _, last = name.removesuffix(".weight").rpartition(".")
-        if name in self._by_stored or f"{name}_blocks" in self._by_stored:
-            key = name if name in self._by_stored else f"{name}_blocks"
-            return _fitted(self.stored(key), shape, name)
         if last not in EXPERT_PARTS or len(shape) != 3:
             return None
         for parts in EXPERT_PARTS[last]:
             names = [
-                [self._by_bare.get(bare(f"{prefix}.{e}.{part}.weight")) for part in parts]
+                [self.weights.by_bare.get(bare(f"{prefix}.{e}.{part}.weight")) for part in parts]
                 for e in range(shape[0])
             ]
             if all(n is not None for row in names for n in row):
-                experts = [np.concatenate([self.stored(str(n)) for n in row]) for row in names]
-                return _fitted(np.stack(experts), shape, name)
+                experts = [
+                    np.concatenate([self.weights.stored(str(n)) for n in row]) for row in names
+                ]
+                return self._fit(name, np.stack(experts), shape, stacked=True)
         return None
 
-    def hashed(self, name: str, values: Array) -> Array:
-        """Add a weight to the digest of everything that was fed."""
-        self.digest.update(name.encode())
-        self.digest.update(np.ascontiguousarray(values).tobytes())
-        return values
+    def _fit(
+        self, name: str, values: Array, shape: tuple[int, ...], stacked: bool = False
+    ) -> Array:
+        """Values in the parameter's shape; decoded expert stacks turned where the module wants them so."""
+        is_stack = stacked or _stack_name(name) in self.weights._stacks
+        if is_stack and values.ndim == 3 and self.transposed(name):
+            return fitted(np.ascontiguousarray(values.swapaxes(1, 2)), shape, name)
+        return fitted(values, shape, name)
 
 
-def _plant(parts: Parts) -> Parts:
-    """The control's wrong reading: zero + 1 everywhere; without a zero, neighbouring codes swapped."""
-    if parts.zero is not None:
-        parts.zero = np.asarray(parts.zero) + 1
-        return parts
-    codes = np.array(parts.codes)
-    even = codes.shape[1] // 2 * 2
-    codes[:, :even] = (
-        codes[:, :even].reshape(codes.shape[0], -1, 2)[:, :, ::-1].reshape(codes.shape[0], even)
-    )
-    parts.codes = codes
-    return parts
+def fitted(values: Array, shape: tuple[int, ...], name: str) -> Array:
+    """Values in a parameter's shape: reshaped for vectors, transposed for stacks stored the other way.
 
-
-def _fitted(values: Array, shape: tuple[int, ...], name: str) -> Array:
-    """Values in a parameter's shape: reshaped for vectors, transposed for stacks stored the other way."""
+    Raises:
+        QuantscopeError: the shapes do not go together.
+    """
     if values.shape == shape:
         return values
     if values.size == np.prod(shape, dtype=np.int64) and (len(shape) < 2 or values.ndim < 2):
         return values.reshape(shape)
     if values.ndim == 3 and values.swapaxes(1, 2).shape == shape:
         return np.ascontiguousarray(values.swapaxes(1, 2))
+    if values.ndim == 2 and len(shape) == 2 and values.shape[1] == shape[1] and _vocabulary(name):
+        raise QuantscopeError(
+            f"vocabularies differ: {name} has {values.shape[0]} rows in the checkpoint, the model {shape[0]}",
+            hint="logits of different vocabularies are not comparable",
+            source=name,
+        )
     raise QuantscopeError(
         f"{name} has shape {list(values.shape)} in the checkpoint and {list(shape)} in the model",
         source=name,
     )
 
 
-class GgufForms:
-    """What transformers knows of a GGUF's names and stored forms; made once, shared by every pass.
-
-    Args:
-        model: the model on the meta device, with its config.
-        side: the GGUF.
-    """
-
-    def __init__(self, model: Any, side: Side) -> None:
-        from transformers import modeling_gguf_pytorch_utils as gguf_utils
-
-        architecture = str(side.metadata.get("general.architecture", ""))
-        kind = gguf_utils.TENSOR_PROCESSORS.get(architecture, gguf_utils.TensorProcessor)
-        self.processor = kind(config=model.config.get_text_config().to_dict())
-        self.mapping: dict[str, str] = gguf_utils.get_gguf_hf_weights_map(model, self.processor)
-        self.names: dict[str, list[str]] = defaultdict(list)
-        stored = {tensor.name for tensor in side.checkpoint.opened.tensors}
-        for gguf_name, hf_name in self.mapping.items():
-            full = gguf_name if gguf_name in stored else f"{gguf_name}.weight"
-            if full in stored:
-                self.names[hf_name].append(full)
+def _vocabulary(name: str) -> bool:
+    return any(word in name for word in ("embed", "lm_head", "wte", "output"))
 
 
-class GgufWeights:
-    """Weights of a GGUF in the forms of a transformers model.
+def owner_transposed(model: Any) -> Callable[[str], bool | None]:
+    """Whether the module of a parameter says that its expert stacks are [experts, in, out]."""
 
-    Args:
-        weights: the decoded side.
-        forms: names and processors.
-    """
-
-    def __init__(self, weights: ModelWeights, forms: GgufForms) -> None:
-        self.weights = weights
-        self.forms = forms
-
-    def find(self, name: str, shape: tuple[int, ...]) -> Array | None:
-        """The weight for a model parameter; None where nothing maps to it."""
-        names = self.forms.names.get(name)
-        if not names and name.endswith("lm_head.weight"):
-            embedding = next(
-                (n for n in self.forms.names if n.endswith("embed_tokens.weight")), None
-            )
-            names = self.forms.names.get(embedding or "")
-        if not names:
+    def transposed(name: str) -> bool | None:
+        try:
+            owner = model.get_submodule(name.rpartition(".")[0])
+        except AttributeError:
             return None
-        collected: dict[str, Any] = {"tensors": {}}
-        values: Array | None = None
-        for gguf_name in names:
-            result = self.forms.processor.process(
-                weights=self.weights.stored(gguf_name),
-                name=gguf_name,
-                tensor_key_mapping=self.forms.mapping,
-                parsed_parameters=collected,
-            )
-            values = np.asarray(result.weights) if result.name is not None else None
-        if values is None:
-            values = collected["tensors"][name].numpy()
-        return _fitted(values, shape, name)
+        said = getattr(owner, "is_transposed", None)
+        return said if isinstance(said, bool) else None
 
-
-Fetch = Callable[[str, tuple[int, ...]], Array | None]
-"""Parameter name and shape -> float32 values, or None where the checkpoint has none."""
+    return transposed
