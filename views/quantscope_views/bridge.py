@@ -7,6 +7,7 @@ Nothing here touches a widget.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 import time
@@ -45,6 +46,8 @@ HOT_S = 0.25
 
 ASIDE_S = 0.004
 """How long a job steps aside each time it polls while the event loop is wanted."""
+
+WEIGHT_ENDINGS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 
 GIVE_UP_S = 0.02
 """How soon a worker notices that its job was given up."""
@@ -241,6 +244,7 @@ class Bridge:
 
         self._header_states = ()
         gc.unfreeze()
+        self.post(messages.FolderSeen(folder_words(path)))
         checkpoint = Checkpoint.open(path)
         overview = overview_of(checkpoint)
         self.post(messages.CheckpointOpened(checkpoint, overview))
@@ -354,6 +358,23 @@ class _Feed:
             ledger=ReadLedger(),
         )
         self._bridge.judged(judge(self.completed(part)), "part")
+
+
+def folder_words(path: str) -> str:
+    """`160 weight files, 668 GB`, from the folder's listing alone; empty where there is nothing to list."""
+    from quantscope_views.present.words import count_words, size_words
+
+    try:
+        if os.path.isdir(path):
+            with os.scandir(path) as entries:
+                sizes = [
+                    entry.stat().st_size for entry in entries if entry.name.endswith(WEIGHT_ENDINGS)
+                ]
+        else:
+            sizes = [os.stat(path).st_size]
+    except OSError:
+        return ""
+    return f"{count_words(len(sizes), 'weight file')}, {size_words(sum(sizes))}" if sizes else ""
 
 
 def _judge() -> Judge | None:

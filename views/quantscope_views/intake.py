@@ -24,6 +24,11 @@ class Intake(App[int]):
                     screen.workspace_changed(what)
                 return
 
+    def on_folder_seen(self, message: messages.FolderSeen) -> None:
+        """Something to show before the first header is read."""
+        self.workspace.seen = message.words
+        self.tell_screens("seen")
+
     def on_checkpoint_opened(self, message: messages.CheckpointOpened) -> None:
         """Headers are known."""
         self.workspace.checkpoint = message.checkpoint

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from quantscope_views.present.tensor_table import RowFacts, TensorTable
 
 
+class FolderSeen(Message):
+    """What lies at the path, before any header is read: in words."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self.words = words
+
+
 class CheckpointOpened(Message):
     """Headers and config files were read."""
 

@@ -55,6 +55,7 @@ class Workspace:
         self.error: QuantscopeError | None = None
         self.error_details = ""
         self.stale: str | None = None
+        self.seen = ""
         self.jobs: list[Job] = []
         self.finding_at = 0
         self.ran: tuple[str, ...] = ()

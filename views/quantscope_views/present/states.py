@@ -42,17 +42,17 @@ class PaneState(msgspec.Struct, frozen=True, kw_only=True):
     actions: tuple[tuple[str, str], ...] = ()
 
 
-def state_lines(state: PaneState, width: int) -> list[Line]:
-    """The lines of a state pane."""
+def state_lines(state: PaneState, width: int, *, compact: bool = False) -> list[Line]:
+    """The lines of a state pane; compact without empty ones, where it stands above other panes."""
     title, tone = TITLES[state.kind]
-    lines = [line("")]
+    lines = [] if compact else [line("")]
     lines += [
         line((f" {title}: " if i == 0 else "   ", tone), piece)
         for i, piece in enumerate(wrap(inert(state.what), width - len(title) - 5))
     ]
     for text in state.detail:
         lines += [line("   " + piece) for piece in wrap(inert(text), width - 5)]
-    if state.actions:
+    if state.actions and not compact:
         lines.append(line(""))
     for action_id, words in state.actions:
         action = by_id(action_id)
@@ -84,12 +84,12 @@ def error_state(problem: QuantscopeError | None, note: str = "", details: str = 
     )
 
 
-def loading_state(what: str, progress: Progress | None) -> PaneState:
+def loading_state(what: str, progress: Progress | None, seen: str = "") -> PaneState:
     """Loading, with how far and for how long; time left only once it means something."""
     return PaneState(
         kind="loading",
         what=what,
-        detail=(progress_words(progress),) if progress is not None else (),
+        detail=tuple(text for text in (seen, progress_words(progress) if progress else "") if text),
         actions=(("app.stop-job", "stop; what is done is kept"),),
     )
 

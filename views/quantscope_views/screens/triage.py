@@ -64,7 +64,9 @@ class TriageScreen(BaseScreen):
             state.show_state(trouble)
         elif facts is None:
             state.show_state(
-                loading_state(f"reading headers of {self.workspace.path}", None)
+                loading_state(
+                    f"reading headers of {self.workspace.path}", None, self.workspace.seen
+                )
                 if self.workspace.path is not None
                 else nothing_open_state()
             )

@@ -98,6 +98,7 @@ class LinesView(StripView):
     def show(self, builder: Builder) -> None:
         """Show other lines."""
         self._builder = builder
+        self._built_width = -1
         self._rebuild()
 
     def _rebuild(self) -> None:
@@ -107,8 +108,14 @@ class LinesView(StripView):
         self._built_width = width
         self._lines = self._builder(width)
         self.virtual_size = Size(width, len(self._lines))
-        self.cursor = max(0, min(self.cursor, len(self._lines) - 1))
+        self.cursor = self._settled(max(0, min(self.cursor, len(self._lines) - 1)))
         self.refresh(layout=self.styles.height is not None and self.styles.height.is_auto)
+
+    def _settled(self, cursor: int) -> int:
+        """Off the heading: from a first line that leads nowhere to the first one that does."""
+        if cursor or not self._lines or self._lines[0].target or self._lines[0].action:
+            return cursor
+        return next((i for i, line in enumerate(self._lines) if line.target or line.action), 0)
 
     def on_resize(self, event: events.Resize) -> None:
         """Build again where the width changed."""
