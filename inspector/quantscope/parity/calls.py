@@ -49,9 +49,12 @@ def planned_inputs(kernel: Kernel, n_cols: int, dtype: str, settings: Settings) 
     return make_inputs(n_cols, dtype, settings.seed, kernel.fallback_batch)
 
 
-def planned_columns(n_cols: int, settings: Settings) -> Array:
+def planned_columns(kernel: Kernel | None, n_cols: int, settings: Settings) -> Array:
     """Input channels that are read out one by one."""
-    return one_hot_columns(n_cols, settings.max_columns, settings.seed)
+    limit = settings.max_columns
+    if kernel is not None:
+        limit = min(limit, kernel.most_columns)
+    return one_hot_columns(n_cols, limit, settings.seed)
 
 
 def kernel_outputs(
@@ -69,7 +72,7 @@ def kernel_outputs(
     """
     n_cols = raw.shape[1]
     inputs = planned_inputs(kernel, n_cols, dtype, settings)
-    columns = planned_columns(n_cols, settings)
+    columns = planned_columns(kernel, n_cols, settings)
     prepared = kernel.prepare(raw, dtype)
     dense = []
     for number, batch in enumerate(inputs):

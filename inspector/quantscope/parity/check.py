@@ -243,7 +243,7 @@ def _empty_outputs(weight: Weight, n_rows: int, dtype: str, settings: Settings) 
     from quantscope.parity.inputs import make_inputs
 
     inputs = make_inputs(weight.n_cols, dtype, settings.seed, None)
-    columns = planned_columns(weight.n_cols, settings)
+    columns = planned_columns(None, weight.n_cols, settings)
     return Outputs(
         inputs=inputs,
         dense=[np.zeros((batch.x.shape[0], n_rows)) for batch in inputs],
@@ -299,7 +299,7 @@ def planned_calls(
 ) -> tuple[int, int]:
     """(calls, rows of input over all calls) of a check."""
     inputs = planned_inputs(kernel, weight.n_cols, dtype, settings)
-    columns = planned_columns(weight.n_cols, settings)
+    columns = planned_columns(kernel, weight.n_cols, settings)
     rows = sum(int(batch.x.shape[0]) for batch in inputs) + int(columns.size)
     return len(inputs) + len(range(0, columns.size, 16)) + 3, rows + 32
 

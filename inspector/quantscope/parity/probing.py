@@ -10,6 +10,7 @@ import msgspec
 from quantscope.errors import UsageError
 from quantscope.parity.model import BackendState, KernelState
 from quantscope.parity.protocol import Backend, Kernel, Refusal, load_backends
+from quantscope.parity.records import CUDA_RECORDS
 
 
 def listed() -> list[BackendState]:
@@ -34,6 +35,7 @@ def listed() -> list[BackendState]:
                 kernels=tuple(_state(kernel, kernel.missing()) for kernel in backend.kernels),
                 versions=backend.versions(),
                 distribution=record.distribution,
+                ran_on_cuda=backend.name in CUDA_RECORDS,
             )
         )
     return states

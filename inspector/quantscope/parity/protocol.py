@@ -206,6 +206,11 @@ class Kernel(Protocol):
         ...
 
     @property
+    def most_columns(self) -> int:
+        """Input channels read out one by one at most; small for a kernel that is slow to call."""
+        ...
+
+    @property
     def slowdown(self) -> float:
         """Time of a multiply-add in nanoseconds, roughly."""
         ...

@@ -37,6 +37,7 @@ class KernelBase:
     dtypes: tuple[str, ...] = ("f32",)
     amplitude: float = 1.0
     fallback_batch: int | None = None
+    most_columns: int = 1 << 30
     slowdown: float = 0.5
     trace_rule: TraceRule = TraceRule()
     limits: tuple[str, ...] = ()

@@ -53,7 +53,7 @@ class _Int4(AffineKernel):
     """Codes repacked, zeros folded around 8: w = (q - 8) * scale + zero."""
 
     packages = ("torch",)
-    contracts = tuple(f"{name} 4 bit" for name in layouts.AFFINE_FAMILIES)
+    contracts = ("4 bit affine: " + " ".join(layouts.AFFINE_FAMILIES),)
 
     def missing(self) -> Refusal | None:
         """Torch, and a build for the device."""
