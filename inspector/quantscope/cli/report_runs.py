@@ -12,7 +12,6 @@ from quantscope.evidence.gates import Gate, GateName
 
 if TYPE_CHECKING:
     from quantscope.parity.model import ParityResult, ParityRun
-    from quantscope.probes.model import ProbeResult
     from quantscope.session.inspection import Inspection
 
 KERNEL_SAMPLE = 8
@@ -102,60 +101,11 @@ def _kernel_scope(run: ParityRun, ran: Sequence[ParityResult]) -> dict[str, Any]
 def _probe(
     inspection: Inspection, base: str | None, tokens: str | None
 ) -> tuple[tuple[dict[str, Any], ...], dict[GateName, Gate]]:
-    from quantscope.probes.model import ProbeRequest, SideRequest, TokenRequest
-    from quantscope.probes.run import run_probe
+    from quantscope.probes.for_report import for_report
 
     path = inspection.checkpoint.opened.path
-    sides = [SideRequest(label="as the bytes say", path=path)]
-    if base is not None:
-        sides.insert(0, SideRequest(label="base", path=base))
-    else:
-        used = {s.reading.zero_convention for s in inspection.states if s.reading is not None}
-        sides += [
-            SideRequest(
-                label=f"zero_convention={other}", path=path, reading={"zero_convention": other}
-            )
-            for one, other in (("minus_one", "as_is"), ("as_is", "minus_one"))
-            if one in used and other not in used
-        ]
-    request = TokenRequest()
-    if tokens is not None:
-        request = (
-            TokenRequest(source="random")
-            if tokens == "random"
-            else TokenRequest(source="ids", path=tokens)
-        )
-    result = run_probe(
-        ProbeRequest(sides=tuple(sides), tokens=request), progress=diagnostics.progress
-    )
-    entry = {
-        **steady(result),
-        "comparison": "exact" if base is None else "approximate",
-        "execution_proof": "not_applicable",
-    }
-    return (entry,), {} if base is None else {"model_quality": quality_gate(result)}
-
-
-def quality_gate(result: ProbeResult) -> Gate:
-    """The gate `model_quality` of a probe against a base, within its tokens."""
-    pairs = [
-        {"candidate": p.candidate, "rows": p.rows, "kl_mean": p.kl_mean, "dnll_mean": p.dnll_mean}
-        for p in result.pairs
-    ]
-    return Gate(
-        status="executed",
-        outcome=result.outcome,
-        reason=result.reason or None,
-        scope={
-            "tokens": result.ids_source,
-            "ids_sha256": result.ids_sha256,
-            "targets": result.targets_counted,
-            "device": result.device,
-            "dtype": result.dtype,
-            "comparison": "approximate",
-            "pairs": pairs,
-        },
-    )
+    entries, gates = for_report(path, (), "", base, tokens, diagnostics.progress)
+    return tuple(entries), gates
 
 
 def steady(value: Any) -> Any:

@@ -65,6 +65,17 @@ def make_tokens(request: TokenRequest, checkpoint: Checkpoint, vocabulary: int) 
     )
 
 
+def has_tokenizer(checkpoint: Checkpoint) -> bool:
+    """Whether text can be tokenized without guessing, as far as headers tell."""
+    if (Path(checkpoint.opened.root) / "tokenizer.json").is_file():
+        return True
+    return any(
+        file.metadata.get("tokenizer.ggml.model") == "gpt2"
+        and file.metadata.get("tokenizer.ggml.pre", "") in GPT2_LIKE
+        for file in checkpoint.opened.files
+    )
+
+
 class Tokenized(NamedTuple):
     """Ids, which tokenizer gave them, what stands first, and the tokenizer's hash."""
 
