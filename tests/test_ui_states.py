@@ -53,7 +53,9 @@ async def test_without_a_path_it_says_what_can_be_opened_and_lists_samples(tmp_p
         assert "samples" in screen_text(app)
 
 
-async def test_a_folder_without_weights_is_an_error_with_a_hint_and_a_way_on(tmp_path: Path) -> None:
+async def test_a_folder_without_weights_is_an_error_with_a_hint_and_a_way_on(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
     app = make_app(folder)

@@ -82,7 +82,8 @@ def gptq_folder(
 ) -> tuple[Path, dict[str, Gptq]]:
     """A GPTQ checkpoint folder and its modules; zeros are stored as they are."""
     modules = {
-        name: Gptq(seed) for seed, name in enumerate(names if names is not None else module_names(count))
+        name: Gptq(seed)
+        for seed, name in enumerate(names if names is not None else module_names(count))
     }
     tensors: dict[str, Any] = {}
     for name, module in modules.items():
@@ -145,7 +146,14 @@ async def press(pilot: Pilot[Any], *keys: str) -> None:
 
 async def typed(pilot: Pilot[Any], text: str) -> None:
     """Type a text."""
-    names = {" ": "space", ".": "full_stop", ",": "comma", "/": "slash", "_": "underscore", "-": "minus"}
+    names = {
+        " ": "space",
+        ".": "full_stop",
+        ",": "comma",
+        "/": "slash",
+        "_": "underscore",
+        "-": "minus",
+    }
     await pilot.press(*(names.get(char, char) for char in text))
     await idle(pilot)
 

@@ -115,7 +115,8 @@ class LinesView(StripView):
         """Off the heading: from a first line that leads nowhere to the first one that does."""
         if cursor or not self._lines or self._lines[0].target or self._lines[0].action:
             return cursor
-        return next((i for i, line in enumerate(self._lines) if line.target or line.action), 0)
+        seen = self._lines[: max(1, self.size.height)]
+        return next((i for i, line in enumerate(seen) if line.target or line.action), 0)
 
     def on_resize(self, event: events.Resize) -> None:
         """Build again where the width changed."""

@@ -1,0 +1,246 @@
+"""The Bytes page for every format: bytes lead to elements, elements to bytes, codes are those stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from quantscope.checkpoint import Checkpoint
+from quantscope.decode.parts import Window
+from quantscope.decode.window import decode_window, window_parts
+from quantscope.session.inspection import TensorState
+from quantscope.session.pipeline import Scope, inspect
+from quantscope_views.lines import Span
+from quantscope_views.present.bytes_layout import learn, pieces_of
+from quantscope_views.present.bytes_lines import code_spans, hex_spans, page_lines
+from quantscope_views.present.bytes_model import CURSOR, LIT, CodeCell, PageRequest
+from quantscope_views.present.bytes_moves import next_code, next_line
+from quantscope_views.present.bytes_page import PageReader
+from quantscope_views.present.bytes_search import element_of_byte, find_next
+from quantscope_views.present.bytes_strips import field_value
+from quantscope_views.present.reading_choice import choice_of
+from ui_driver import gptq_folder, sharded_folder
+
+SAMPLES = Path(__file__).resolve().parents[1] / "sample_checkpoints"
+
+
+def sample_names() -> list[str]:
+    """Folders of the bundled samples."""
+    return sorted(path.name for path in SAMPLES.iterdir() if (path / "config.json").is_file())
+
+
+def one_of_each(checkpoint: Checkpoint) -> list[TensorState]:
+    """One decodable tensor of every element and packing."""
+    found: dict[Any, TensorState] = {}
+    for state in inspect(checkpoint, Scope(mode="headers")).states:
+        reading = state.reading
+        if reading is not None and state.undecodable is None and state.declared_reading is not None:
+            key = (state.tensor.word, reading.element, reading.packing, reading.group)
+            found.setdefault(key, state)
+    return list(found.values())
+
+
+def check_tensor(checkpoint: Checkpoint, state: TensorState) -> None:
+    """Pages at scattered elements agree with the family and with the bytes of the file."""
+    choice = choice_of(state)
+    assert choice is not None
+    family, reading = checkpoint.family(state.tensor), choice.shown
+    n_rows, n_cols = reading.shape[-2:]
+    generator = np.random.default_rng(5)
+    pages = PageReader(checkpoint, state, choice)
+    reader = checkpoint.reader()
+    for _ in range(4):
+        row, col = int(generator.integers(n_rows)), int(generator.integers(n_cols))
+        page = pages.read(PageRequest(row=row, col=col, height=6, line_bytes=16))
+        assert page.error == ""
+        assert page.shown is not None
+        one = Window(range(row, row + 1), range(col, col + 1))
+        value = float(decode_window(family, state.tensor, reading, one, reader)[0, 0])
+        assert page.shown.value == value or (np.isnan(value) and np.isnan(page.shown.value))
+        marked = [line for line in page.lines if line.has_cursor]
+        assert marked, state.tensor.name
+        cell = family.locate(state.tensor, reading, row, col)
+        assert any(
+            line.byte_offset <= cell.bits[0].byte_offset < line.byte_offset + len(line.data)
+            or cell.bits[0].byte_offset
+            <= line.byte_offset
+            < cell.bits[0].byte_offset + cell.bits[0].nbytes
+            for line in marked
+        )
+        assert len(page_lines(page, 80, 20, ascii_only=False)) >= 8
+        stored = window_parts(family, state.tensor, reading, one, reader).codes[0, 0]
+        if reading.element[0] == "u" and reading.element[1:].isdigit():
+            assert stored_bits(checkpoint, cell) == int(stored), state.tensor.name
+
+
+def stored_bits(checkpoint: Checkpoint, cell: Any) -> int:
+    """The code as the file's bits hold it."""
+    low = min(span.byte_offset for span in cell.bits)
+    high = max(span.byte_offset + span.nbytes for span in cell.bits)
+    data = checkpoint.reader().read_bytes("view", cell.bits[0].file_id, low, high - low)
+    return field_value(cell.bits, low, data, False)
+
+
+@pytest.mark.parametrize("name", sample_names())
+def test_pages_of_every_sample_agree_with_its_bytes(name: str) -> None:
+    path = SAMPLES / name
+    with Checkpoint.open(str(path)) as checkpoint:
+        for state in one_of_each(checkpoint):
+            check_tensor(checkpoint, state)
+
+
+@pytest.mark.real
+def test_pages_of_the_real_set_agree_with_its_bytes(real_set: Path) -> None:
+    seen = 0
+    for folder in sorted(real_set.iterdir()):
+        if not folder.is_dir():
+            continue
+        parts = sorted(folder.glob("*.gguf"))
+        with Checkpoint.open(str(parts[0] if parts else folder)) as checkpoint:
+            for state in one_of_each(checkpoint):
+                check_tensor(checkpoint, state)
+                seen += 1
+    assert seen > 40
+
+
+@pytest.mark.parametrize("name", sample_names())
+def test_a_learnt_layout_agrees_with_locate_at_every_element_of_a_corner(name: str) -> None:
+    with Checkpoint.open(str(SAMPLES / name)) as checkpoint:
+        for state in one_of_each(checkpoint):
+            family, reading = checkpoint.family(state.tensor), state.reading
+            assert reading is not None
+            n_rows, n_cols = reading.shape[-2:]
+            big = state.tensor.planes[0].byte_order == "big"
+
+            def locate(row: int, col: int, family: Any = family, state: Any = state) -> Any:
+                return family.locate(state.tensor, state.reading, row, col)
+
+            layout = learn(locate, n_rows, n_cols, big_endian=big)
+            assert layout is not None, f"{state.tensor.name} {reading.packing}"
+            for row in (0, n_rows // 2, n_rows - 1):
+                for col in range(0, n_cols, max(1, n_cols // 40)):
+                    assert layout.pieces(row, col) == pieces_of(locate(row, col).bits, big)
+
+
+def test_a_byte_leads_to_exactly_the_codes_in_it(tmp_path: Path) -> None:
+    folder, _ = gptq_folder(tmp_path / "f", count=1)
+    with Checkpoint.open(str(folder)) as checkpoint:
+        state = one_of_each(checkpoint)[0]
+        family, reading = checkpoint.family(state.tensor), state.reading
+        assert reading is not None
+        layout = learn(lambda r, c: family.locate(state.tensor, reading, r, c), 64, 256)
+        assert layout is not None
+        plane = state.tensor.plane("codes")
+        assert plane is not None
+        byte = plane.byte_offset + (2 * 64 + 7) * 4 + 1
+        assert [(h.row, h.col) for h in layout.hits(byte, 1)] == [(7, 18), (7, 19)]
+
+
+def test_moving_right_through_a_plane_visits_every_code_once(tmp_path: Path) -> None:
+    folder, _ = gptq_folder(tmp_path / "f", count=1)
+    with Checkpoint.open(str(folder)) as checkpoint:
+        state = one_of_each(checkpoint)[0]
+        choice = choice_of(state)
+        assert choice is not None
+        pages = PageReader(checkpoint, state, choice)
+        page = pages.read(PageRequest(row=0, col=0, height=4, line_bytes=16))
+        seen = [(0, 0)]
+        for _ in range(100):
+            row, col = next_code(page, 1)
+            import msgspec
+
+            page = msgspec.structs.replace(page, row=row, col=col)
+            seen.append((row, col))
+        assert len(set(seen)) == 101
+        assert seen[:9] == [(0, col) for col in range(8)] + [(1, 0)]
+        assert next_code(page, -1) == seen[-2]
+        assert next_line(page, 1) == (seen[-1][0], seen[-1][1] + 8)
+
+
+def test_the_next_bad_scale_is_found_once_a_group(tmp_path: Path) -> None:
+    folder = sharded_folder(tmp_path / "s", bad_scale=(0, 1, 9))
+    with Checkpoint.open(str(folder)) as checkpoint:
+        state = inspect(checkpoint, Scope(mode="headers")).states[0]
+        choice = choice_of(state)
+        assert choice is not None
+        found = find_next(checkpoint, state, choice, "bad_scale", 0, 0)
+        assert found == (9, 128)
+        assert find_next(checkpoint, state, choice, "bad_scale", 9, 128) is None
+
+
+def test_the_next_difference_of_the_two_readings_is_the_next_element(tmp_path: Path) -> None:
+    folder, _ = gptq_folder(tmp_path / "f", count=1)
+    with Checkpoint.open(str(folder)) as checkpoint:
+        state = one_of_each(checkpoint)[0]
+        choice = choice_of(state)
+        assert choice is not None
+        other = choice.other_zero()
+        assert other is not None
+        assert find_next(checkpoint, state, other, "difference", 0, 0) == (0, 1)
+        assert find_next(checkpoint, state, choice, "difference", 0, 0) is None
+
+
+def test_end_codes_are_those_of_the_codes(tmp_path: Path) -> None:
+    folder, modules = gptq_folder(tmp_path / "f", count=1)
+    codes = next(iter(modules.values())).codes
+    where = np.argwhere((codes == 0) | (codes == 15))
+    with Checkpoint.open(str(folder)) as checkpoint:
+        state = one_of_each(checkpoint)[0]
+        choice = choice_of(state)
+        assert choice is not None
+        at = (0, -1)
+        for row, col in where[:5].tolist():
+            found = find_next(checkpoint, state, choice, "end_code", at[0], at[1])
+            assert found == (row, col)
+            at = found
+
+
+def test_a_byte_of_every_plane_leads_to_an_element_that_uses_it(tmp_path: Path) -> None:
+    folder, _ = gptq_folder(tmp_path / "f", count=1)
+    with Checkpoint.open(str(folder)) as checkpoint:
+        state = one_of_each(checkpoint)[0]
+        choice = choice_of(state)
+        assert choice is not None
+        family = checkpoint.family(state.tensor)
+        for plane in state.tensor.planes:
+            byte = plane.byte_offset + plane.nbytes // 2
+            found = element_of_byte(checkpoint, state, choice, plane.file_id, byte)
+            assert found is not None, plane.suffix
+            (row, col), role = found
+            cell = family.locate(state.tensor, choice.shown, row, col)
+            spans = cell.bits if role == "codes" else cell.per_plane[role]
+            assert any(s.byte_offset <= byte < s.byte_offset + s.nbytes for s in spans)
+
+
+def text_of(spans: list[Span]) -> str:
+    """Spans as text."""
+    return "".join(span.text for span in spans)
+
+
+@pytest.mark.parametrize(
+    ("cursor", "shown"),
+    [
+        ((0,), "[1]234 56 "),
+        ((1,), "1[2]34 56 "),
+        ((2,), " 12[3]456 "),
+        ((4, 5), " 12 34[56]"),
+        ((2, 3), " 12[34]56 "),
+        ((), " 12 34 56 "),
+    ],
+)
+def test_brackets_stand_around_the_nibbles_of_the_cursor(
+    cursor: tuple[int, ...], shown: str
+) -> None:
+    marks = bytes(CURSOR if i in cursor else LIT for i in range(6))
+    assert text_of(hex_spans(bytes.fromhex("123456"), marks)) == shown
+
+
+def test_codes_that_do_not_fit_are_cut_around_the_cursor() -> None:
+    codes = [
+        CodeCell(row=0, col=i, text=str(100 + i), mark=CURSOR if i == 20 else 0) for i in range(40)
+    ]
+    shown = text_of(code_spans(codes, 30))
+    assert "[120]" in shown
+    assert len(shown) <= 30
