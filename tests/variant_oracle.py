@@ -26,7 +26,8 @@ class Variant:
         pickled = self.folder / "qmodel.pt"
         self.checkpoint = Checkpoint.open(str(pickled if pickled.exists() else self.folder))
         self.inspection: Inspection = inspect(self.checkpoint)
-        self.oracle: dict[str, Any] = read_safetensors_values(self.folder / "oracle.safetensors")
+        oracle = self.folder / "oracle.safetensors"
+        self.oracle: dict[str, Any] = read_safetensors_values(oracle) if oracle.exists() else {}
 
     def state(self, name: str) -> TensorState:
         """State of a logical tensor."""

@@ -418,7 +418,7 @@ def _scale_plane(
     scale = index.get(stored.name.rpartition(".")[0], "scale")
     if scale is None or scale.dtype != "F32" or not stored.name.endswith(".weight"):
         return None
-    count = math.prod(scale.shape[:-1]) * (scale.shape[-1] if scale.shape else 1)
+    count = math.prod(scale.shape)
     if count == 1:
         return index.plane_of("scale2", scale, "scale")
     if count == experts:
