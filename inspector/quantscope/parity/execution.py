@@ -38,7 +38,11 @@ def judge_trace(trace: TraceData | None, rule: TraceRule) -> Execution:
         reason = f"the kernel's own counter rose by {trace.counted} during the call"
         return msgspec.structs.replace(seen, proof="proved", reason=reason)
     work = [event for event in trace.events if not _matches(event.name, rule.neutral)]
-    fallen = [event for event in work if _matches(event.name, rule.fallback)]
+    fallen = [
+        event
+        for event in work
+        if _matches(event.name, rule.fallback) and not _matches(event.name, rule.must)
+    ]
     hits = [p for p in rule.must if any(re.search(p, event.name) for event in work)]
     unknown = [
         event.name

@@ -18,6 +18,7 @@ UNIT_ROUNDOFF: dict[str, float] = {
     "bf16": 2.0**-8,
     "bf16_truncated": 2.0**-7,
     "e4m3": 2.0**-4,
+    "e2m1": 2.0**-2,
     "fp8_accumulate": 2.0**-13,
 }
 """Largest relative error of one rounding to nearest: half a unit in the last place of 1; cutting doubles it.
@@ -33,6 +34,7 @@ UNDERFLOW: dict[str, float] = {
     "bf16": 2.0**-126,
     "bf16_truncated": 2.0**-126,
     "e4m3": 2.0**-10,
+    "e2m1": 2.0**-2,
     "fp8_accumulate": 2.0**-126,
 }
 """Largest absolute error of a rounding near zero: half the smallest subnormal; for types with the exponents of
@@ -45,14 +47,15 @@ LARGEST: dict[str, float] = {
     "bf16": 3.3895313892515355e38,
     "bf16_truncated": 3.3895313892515355e38,
     "e4m3": 448.0,
+    "e2m1": 6.0,
 }
 
 
 def representable(values: Array, dtype: str) -> Array:
     """Values rounded to a type, float32, ties to even; beyond the largest finite one they saturate.
 
-    `e4m3` is rounded on a grid moved by the power of two that puts the largest magnitude below 448, which
-    is how an fp8 kernel with a power-of-two activation scale sees them.
+    `e4m3` and `e2m1` are rounded on a grid moved by the power of two that puts the largest magnitude just
+    within it, which is how a kernel with a power-of-two activation scale sees them.
     """
     wide = np.asarray(values, dtype=np.float32)
     if dtype in ("f32", "f64", "exact"):
@@ -61,23 +64,24 @@ def representable(values: Array, dtype: str) -> Array:
         return to_bf16(np.ascontiguousarray(wide))
     if dtype == "f16":
         return to_f16(np.clip(wide, -LARGEST["f16"], LARGEST["f16"]))
-    if dtype == "e4m3":
-        shift = np.float32(2.0 ** e4m3_exponent(wide))
-        return nearest_e4m3(wide / shift) * shift
+    if dtype in ("e4m3", "e2m1"):
+        shift = np.float32(2.0 ** small_exponent(wide, dtype))
+        return nearest_small(wide / shift, dtype) * shift
     raise ValueError(f"no kernel takes activations of type {dtype}")
 
 
-def e4m3_exponent(values: Array) -> int:
-    """Power of two by which values are divided so that their largest magnitude lies in (224, 448]."""
+def small_exponent(values: Array, dtype: str) -> int:
+    """Power of two by which values are divided so that the largest magnitude fits `e4m3` or `e2m1` closely."""
     largest = float(np.max(np.abs(values), initial=0.0))
     if largest == 0.0 or not np.isfinite(largest):
         return 0
-    return int(np.ceil(np.log2(largest / LARGEST["e4m3"])))
+    return int(np.ceil(np.log2(largest / LARGEST[dtype])))
 
 
-def nearest_e4m3(values: Array) -> Array:
-    """Nearest finite E4M3 values, ties to the even code, saturating; float32."""
-    grid, codes = _positive_e4m3()
+def nearest_small(values: Array, dtype: str) -> Array:
+    """Nearest finite values of `e4m3` or `e2m1`, ties to the even code, saturating; float32."""
+    grid = _magnitudes(dtype)
+    codes = np.arange(grid.size)
     magnitude = np.minimum(np.abs(values), grid[-1])
     upper = np.clip(np.searchsorted(grid, magnitude), 1, grid.size - 1)
     below, above = grid[upper - 1], grid[upper]
@@ -88,6 +92,7 @@ def nearest_e4m3(values: Array) -> Array:
 
 
 @cache
-def _positive_e4m3() -> tuple[Array, Array]:
-    table = float_table("e4m3fn")[:0x7F]
-    return table.astype(np.float32), np.arange(0x7F)
+def _magnitudes(dtype: str) -> Array:
+    """Values of the non-negative finite codes, in the order of the codes."""
+    name, count = ("e4m3fn", 0x7F) if dtype == "e4m3" else ("e2m1", 8)
+    return float_table(name)[:count].astype(np.float32)

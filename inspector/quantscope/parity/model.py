@@ -113,6 +113,7 @@ class ErrorModel(msgspec.Struct, frozen=True, kw_only=True):
         zero_dtype: type in which a zero folded around `pivot`, (pivot - z) * s, is held, shared likewise.
         pivot: what codes are counted from where the zero is folded.
         accumulate_dtype: type of the running sum.
+        accumulate_steps: roundings of the running sum; 0 is one for every input channel.
         output_dtype: type of the result; the last rounding.
         magnitude: what is rounded per weight: `difference` |q-z|*s; `parts` |q|*s + |z|*s, where q*s and
             z*s are formed apart; `folded` |q-pivot|*s + |pivot-z|*s.
@@ -128,6 +129,7 @@ class ErrorModel(msgspec.Struct, frozen=True, kw_only=True):
     zero_dtype: str = "exact"
     pivot: float = 0.0
     accumulate_dtype: str = "f32"
+    accumulate_steps: int = 0
     output_dtype: str = "f32"
     magnitude: Literal["difference", "parts", "folded"] = "difference"
     activation: Literal["none", "q8_block", "int8_row"] = "none"

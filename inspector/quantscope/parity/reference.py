@@ -50,7 +50,10 @@ def as_engine(parts: Parts, family: Family, reading: Reading) -> Parts:
     A rule that is the engine's times a constant (SCB / 127 of bitsandbytes) becomes a factor of the scale; any other
     one gives its weights as values without codes.
     """
-    if parts.combine == "vector" or getattr(type(family), "combine", None) is FamilyBase.combine:
+    if (
+        parts.combine == "vector"
+        or getattr(type(getattr(family, "inner", family)), "combine", None) is FamilyBase.combine
+    ):
         return parts
     with np.errstate(all="ignore"):
         own = family.combine(parts, reading, False).astype(np.float64)

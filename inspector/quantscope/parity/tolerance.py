@@ -12,7 +12,7 @@ For output (m, n) with weights W, inputs x and S = sum_k |x_k| |W_k|:
   (pivot - z)*s held in a coarse type acts likewise on sum_{k in g} x_k.
 - act: activations that the kernel quantizes with a step d are wrong by at most d/2 each: sum (d/2)|W|, or with a
   uniform error sum (d^2/12) W^2; a zero stays zero. A step held in half precision adds 2^-11 |x|.
-- The running sum takes K roundings, each of a partial sum of at most S' (S with A in the place of |W|). They bound to
+- The running sum takes K roundings (or as many as the model counts), each of a partial sum of at most S' (S with A in the place of |W|). They bound to
   K*u*S'; as independent uniform errors to 6/sqrt(3)*sqrt(K)*u*S' = 3.5*sqrt(K)*u*S', the smaller one where K > 12.
 - Near zero a rounding is wrong by an absolute amount (`grids.UNDERFLOW`), which is added.
 
@@ -70,6 +70,11 @@ class BlockModel:
         self._scale_error = not _exact_in(scale_of(parts), model.scale_dtype)
         self._sorted: tuple[Array, Array] | None = None
 
+    @property
+    def _steps(self) -> int:
+        """Roundings of the running sum."""
+        return self.model.accumulate_steps or self.weights.shape[1]
+
     def _rounded_magnitude(self) -> Array:
         """A of the module's formula, [R, C]."""
         parts, model = self.parts, self.model
@@ -106,7 +111,7 @@ class BlockModel:
         u_w = model.weight_roundings * UNIT_ROUNDOFF[model.weight_dtype]
         shared, shared_square = self._shared(wide)
         act, act_square = (0.0, 0.0) if quantized else self._activation(wide)
-        u_acc, n_terms = UNIT_ROUNDOFF[model.accumulate_dtype], wide.shape[1]
+        u_acc, n_terms = UNIT_ROUNDOFF[model.accumulate_dtype], self._steps
         worst = u_w * summed + shared + act + n_terms * u_acc * summed
         if random:
             spread = u_w**2 / 3 * (square @ np.square(rounded).T) + shared_square + act_square
@@ -148,7 +153,7 @@ class BlockModel:
             np.array([amplitude / ACTIVATION_STEPS]), "f16"
         ):
             inner = inner + UNIT_ROUNDOFF["f16"] * rounded
-        inner = inner + UNIT_ROUNDOFF[model.accumulate_dtype] * self.weights.shape[1] * rounded
+        inner = inner + UNIT_ROUNDOFF[model.accumulate_dtype] * self._steps * rounded
         inner = inner + UNDERFLOW[model.weight_dtype] * model.weight_roundings * amplitude
         u_out = UNIT_ROUNDOFF[model.output_dtype]
         tolerance: Array = inner + u_out * (reference + inner) + UNDERFLOW[model.output_dtype]

@@ -38,6 +38,22 @@ def _unsigned(affine: Affine) -> tuple[Array, Array, Array]:
     return affine.codes + 8, affine.scale, affine.offset - 8 * affine.scale
 
 
+def unsigned_zeros(affine: Affine) -> tuple[Array, Array]:
+    """(codes 0..15, integer zeros [N, G]) with signed codes moved up by 8.
+
+    Raises:
+        RefusedError: a zero is no integer from 0 to 15.
+    """
+    zero = affine.zero if affine.zero is not None else np.zeros_like(affine.scale)
+    codes = affine.codes
+    if int(codes.min(initial=0)) < 0 or affine.zero is None:
+        codes, zero = codes + 8, zero + 8
+    if bool((zero != np.rint(zero)).any()) or bool(((zero < 0) | (zero > 15)).any()):
+        detail = "takes integer zeros from 0 to 15; these are others"
+        raise RefusedError(Refusal(reason="contract_unsupported", detail=detail))
+    return codes, zero.astype(np.int64)
+
+
 def four_bit_problem(weight: Weight) -> Refusal | None:
     """Why a weight is no affine 4-bit one, or None."""
     problem = layouts.affine_problem(weight)

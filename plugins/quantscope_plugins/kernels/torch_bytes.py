@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from quantscope.decode.parts import Array
 from quantscope.decode.plane_reader import PlaneReader
-from quantscope.parity.grids import e4m3_exponent
+from quantscope.parity.grids import small_exponent
 from quantscope.parity.model import Device, ErrorModel
 from quantscope.parity.protocol import (
     Available,
@@ -204,7 +204,7 @@ class Fp8Kernel(_BytesKernel):
     def _call(self, prepared: Any, x: Array, dtype: str) -> Any:
         import torch
 
-        shift = 2.0 ** e4m3_exponent(x)
+        shift = 2.0 ** small_exponent(x, "e4m3")
         made = torch.from_numpy(np.ascontiguousarray(x / shift, dtype=np.float32))
         eight = made.to(self.device).to(torch.float8_e4m3fn)
         return torch._scaled_mm(
