@@ -164,6 +164,11 @@ def screen_text(app: Any) -> str:
     return "\n".join(strip.text.rstrip() for strip in strips)
 
 
+def notices(app: Any) -> list[str]:
+    """Messages of the notices that are up."""
+    return [notice.message for notice in app._notifications]
+
+
 def make_app(path: Path | str | None, **options: Any) -> QuantscopeApp:
     """The app without a last place, so that nothing outside the test matters."""
     options.setdefault("restore", False)

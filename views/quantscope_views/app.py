@@ -113,6 +113,7 @@ class QuantscopeApp(Navigation):
 
     def _first_open(self, path: str) -> None:
         self.bridge.open(path)
+        self.bridge.warm()
 
     def open_path(self, path: str) -> None:
         """Open a checkpoint from scratch."""

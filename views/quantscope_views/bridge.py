@@ -7,6 +7,7 @@ Nothing here touches a widget.
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import sys
 import threading
@@ -46,6 +47,14 @@ HOT_S = 0.25
 
 ASIDE_S = 0.004
 """How long a job steps aside each time it polls while the event loop is wanted."""
+
+_LATER_SCREENS = ("tensor", "report", "compare", "pair", "jobs", "pages", "prompts", "raw", "start")
+LATER_MODULES = (
+    *(f"quantscope_views.screens.{name}" for name in _LATER_SCREENS),
+    "quantscope.rules.catalogue",
+    "quantscope_views.palette",
+)
+"""Modules that the first screen does without."""
 
 WEIGHT_ENDINGS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 
@@ -194,6 +203,15 @@ class Bridge:
         them alone: walking a million of them would hold the event loop for half a second.
         """
         self.start("scan", partial(self._open, path), f"open and scan {path}")
+
+    def warm(self) -> None:
+        """Import the screens that a person may ask for next, off the loop."""
+
+        def work(_: CancelToken) -> None:
+            for name in LATER_MODULES:
+                importlib.import_module(name)
+
+        self.start("warm", work)
 
     def deep_scan(self, checkpoint: Checkpoint) -> None:
         """Inspect every byte of every plane."""

@@ -33,7 +33,7 @@ TONES: tuple[str, ...] = (
     "bar",
     "number",
 )
-"""Every tone; each is a component class `tone--<name>` of the line widgets."""
+"""Every tone; `themes.TONE_STYLES` gives all but `plain` their colours."""
 
 
 class Span(NamedTuple):

@@ -5,6 +5,10 @@ Palette: M. Okabe and K. Ito, "Color Universal Design", 2008 (blue and orange, n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
+
+from rich.style import Style
 from textual.theme import Theme
 
 _DARK_TONES = {
@@ -151,3 +155,43 @@ def theme_name(wanted: str, no_color: bool) -> str:
     if no_color:
         return MONO.name
     return wanted if wanted in {theme.name for theme in THEMES} else DARK.name
+
+
+TONE_STYLES: Mapping[str, tuple[str, str, str]] = {
+    "dim": ("tone-dim", "", ""),
+    "strong": ("tone-strong", "", "bold"),
+    "head": ("tone-head", "", ""),
+    "rule": ("tone-rule", "", ""),
+    "broken": ("tone-broken", "", "bold"),
+    "contradicts": ("tone-contradicts", "", "bold"),
+    "check": ("tone-check", "", "underline"),
+    "note": ("tone-note", "", ""),
+    "agrees": ("tone-agrees", "", ""),
+    "key": ("tone-key", "", "bold"),
+    "lit": ("tone-lit", "tone-lit-background", ""),
+    "cursor": ("tone-cursor", "tone-cursor-background", "bold"),
+    "cursor-word": ("foreground", "tone-word-background", ""),
+    "banner": ("tone-banner", "tone-banner-background", "bold"),
+    "bar": ("tone-bar", "", ""),
+    "number": ("tone-number", "", ""),
+    "line": ("", "tone-line-background", ""),
+}
+"""Tone to (text variable, ground variable, attributes); disputes are also bold, doubts also underlined."""
+
+
+@lru_cache(maxsize=64)
+def tone_style(tone: str, colours: tuple[str, str]) -> Style:
+    """Style of a tone for resolved colours of text and ground; an empty one leaves what is there."""
+    attributes = TONE_STYLES[tone][2]
+    return Style(
+        color=colours[0] or None,
+        bgcolor=colours[1] or None,
+        bold=True if "bold" in attributes else None,
+        underline=True if "underline" in attributes else None,
+    )
+
+
+def tone_colours(tone: str, variables: Mapping[str, str]) -> tuple[str, str]:
+    """The colours of a tone under the variables of a theme."""
+    text, ground, _ = TONE_STYLES[tone]
+    return variables.get(text, ""), variables.get(ground, "")

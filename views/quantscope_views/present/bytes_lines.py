@@ -38,10 +38,10 @@ class Margin(msgspec.Struct, frozen=True, kw_only=True):
 
 def margin_of(kind: str, shape: tuple[int, int], last_offset: int) -> Margin:
     """Room for the label (a field, or row and column) and for offsets up to the last."""
-    label = max(7, 2 + len(str(shape[1]))) if kind == "struct" else 2 + len(str(shape[1]))
+    label = max(8, 2 + len(str(shape[1]))) if kind == "struct" else 2 + len(str(shape[1]))
     if kind == "flat":
         label = max(label, 2 + len(f"{shape[0]},0"))
-    return Margin(label=label, offset=len(f"{last_offset:x}") + 1)
+    return Margin(label=label, offset=max(6, len(f"{last_offset:x}")) + 1)
 
 
 def page_margin(page: BytesPage) -> Margin:

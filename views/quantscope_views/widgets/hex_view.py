@@ -165,9 +165,6 @@ class HexView(StripView):
         """Last byte."""
         self._go(self._nbytes - 1)
 
-    def action_choose(self) -> None:
-        """Nothing lies below a byte."""
-
 
 def byte_tone(byte: int) -> str:
     """Tone of a byte by its kind: zero, all ones, text, other."""

@@ -13,18 +13,26 @@ from textual.binding import BindingType
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from quantscope_views.actions import bindings_for
-from quantscope_views.lines import TONES, Span
+from quantscope_views.actions import bindings_for, owned_by
+from quantscope_views.lines import Span
+from quantscope_views.themes import tone_colours, tone_style
+
+MOVES = frozenset(action.handler for action in owned_by("move"))
 
 
 class StripView(ScrollView, can_focus=True):
     """Paints spans through the Line API; no text ever passes through markup."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"tone--{tone}" for tone in TONES} | {"tone--line"}
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_for("move")]
 
     HELP_TOPIC: ClassVar[str] = "moving"
     """Page under help/ that tells what this pane is."""
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """An action of moving that this pane does not have is not offered."""
+        if action in MOVES and getattr(self, f"action_{action}", None) is None:
+            return False
+        return super().check_action(action, parameters)
 
     def explain(self) -> tuple[str, ...]:
         """Answers "how do I know" for what the cursor is on."""
@@ -35,8 +43,12 @@ class StripView(ScrollView, can_focus=True):
         return ""
 
     def tone_style(self, tone: str) -> Style:
-        """The Rich style of a tone under the present theme."""
-        return self.get_component_rich_style(f"tone--{tone}")
+        """The style of a tone under the present theme, to be laid over the pane's own.
+
+        Tones are looked up in the theme and not in component classes of every pane: with some twenty tones
+        and ten panes a screen, the style sheet would be asked two hundred times before a screen appears.
+        """
+        return tone_style(tone, tone_colours(tone, self.app.theme_variables))
 
     def paint(self, spans: Iterable[Span], width: int, *, under: str | None = None) -> Strip:
         """A strip of exactly `width` cells.
@@ -47,7 +59,7 @@ class StripView(ScrollView, can_focus=True):
             under: tone whose background lies under the whole line (`line` for the line cursor).
         """
         base = self.rich_style
-        ground = self.get_component_rich_style("tone--line", partial=True) if under else None
+        ground = self.tone_style(under) if under else None
         segments: list[Segment] = []
         used = 0
         for text, tone in spans:
@@ -58,7 +70,7 @@ class StripView(ScrollView, can_focus=True):
             if used + size > width:
                 shown = set_cell_size(shown, width - used)
                 size = width - used
-            style = base if tone == "plain" else self.tone_style(tone)
+            style = base if tone == "plain" else base + self.tone_style(tone)
             if ground is not None and tone not in ("cursor", "lit", "banner", "cursor-word"):
                 style += ground
             segments.append(Segment(shown, style))

@@ -1,0 +1,98 @@
+"""From the first screen to a value and a report that validates, by keys alone."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import pytest
+from quantscope_views.screens.report import ReportScreen
+from quantscope_views.screens.tensor import TensorScreen
+from ui_driver import gptq_folder, idle, make_app, notices, press, screen_text, typed
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path / "out")
+
+
+async def test_open_filter_open_move_read_export_validate(tmp_path: Path) -> None:
+    folder, modules = gptq_folder(tmp_path / "liar", checkpoint_format="gptq")
+    module = modules["model.layers.1.mlp.up_proj"]
+    app = make_app(folder)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await idle(pilot)
+        await press(pilot, "slash")
+        await typed(pilot, "layers.1 up")
+        await press(pilot, "enter", "enter")
+        assert isinstance(app.screen, TensorScreen)
+        await press(pilot, "3", "right", "right", "down")
+        page = app.screen.bytes_pane.page
+        assert page is not None
+        assert (page.row, page.col) == (0, 10)
+        assert page.shown is not None
+        assert page.shown.value == module.value(0, 10, shift=1)
+        shown = screen_text(app)
+        assert f"(code {module.codes[0, 10]} - zero {module.zeros[0, 0] + 1})" in shown
+        await press(pilot, "e")
+        assert isinstance(app.screen, ReportScreen)
+        await press(pilot, "f", "w")
+        await press(pilot, "enter")
+        assert "written: report.json" in notices(app)
+    document = json.loads((tmp_path / "out" / "report.json").read_text())
+    schema = json.loads((files("quantscope.report") / "report-v1.schema.json").read_text())
+    jsonschema.validate(document, schema)
+    assert document["schema_version"] == 1
+    assert document["overall"] == "incomplete"
+    assert any(entry["severity"] == "disagreement" for entry in document["findings"])
+    names = {name for entry in document["tensors"] for name in entry["names"]}
+    assert names == {"model.layers.1.mlp.up_proj.weight"}
+
+
+async def test_the_ticket_of_a_finding_names_the_byte_and_the_way_to_check_it(
+    tmp_path: Path,
+) -> None:
+    folder, _ = gptq_folder(tmp_path / "liar", checkpoint_format="gptq")
+    app = make_app(folder)
+    async with app.run_test(size=(100, 40)) as pilot:
+        await idle(pilot)
+        await press(pilot, "e")
+        shown = screen_text(app)
+        assert "[x] QZ" in shown
+        assert "[Ticket .md]" in shown
+        assert "claims nothing" in shown
+        assert "quantscope recheck" in shown
+        await press(pilot, "w", "enter")
+    ticket = (tmp_path / "out" / "ticket.md").read_text()
+    assert ticket.startswith("# CONTRADICTS")
+    assert str(tmp_path) not in ticket
+
+
+async def test_a_report_is_never_written_into_the_checkpoint(tmp_path: Path) -> None:
+    folder, _ = gptq_folder(tmp_path / "f")
+    before = sorted(path.name for path in folder.iterdir())
+    app = make_app(folder)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await idle(pilot)
+        await press(pilot, "e", "w")
+        app.screen.query_one("#prompt-input").value = str(folder / "report.md")  # type: ignore[attr-defined]
+        await press(pilot, "enter")
+        assert any("not written into the checkpoint" in notice for notice in notices(app))
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+async def test_export_json_from_the_palette_covers_the_whole_checkpoint(tmp_path: Path) -> None:
+    folder, _ = gptq_folder(tmp_path / "f")
+    app = make_app(folder)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await idle(pilot)
+        app.run_registered("app.export-json")
+        await idle(pilot)
+    document = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert document["scope"]["tensors_quantized"] == 8
