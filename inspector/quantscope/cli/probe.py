@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     "readings",
     type=READING,
     multiple=True,
-    help="A what-if reading, once per reading: zero_convention=as_is,...",
+    help="A what-if reading, once per reading: zero_convention=as_is; packing=awq; scale=divide.",
 )
 @click.option("--by-layer", is_flag=True, help="Per-layer output error; the first layer apart.")
 @click.option("--tokens", metavar="FILE", help="Ids (JSON list or .npy), or the word `random`.")
@@ -57,7 +57,7 @@ def command(
     import msgspec
 
     from quantscope.probes.model import ProbeRequest, SideRequest
-    from quantscope.probes.run import estimate, run_probe
+    from quantscope.probes.run import estimate, missing, run_probe
     from quantscope.probes.text import render, render_cost
 
     if tokens is not None and text is not None:
@@ -78,8 +78,10 @@ def command(
         by_layer=by_layer,
         timeout_s=timeout,
     )
-    with _headers(path) as inspection:
-        diagnostics.message(render_cost(estimate(inspection, request)))
+    absent = missing()
+    if absent is None:
+        with _headers(path) as inspection:
+            diagnostics.message(render_cost(estimate(inspection, request)))
     result = run_probe(request, progress=diagnostics.progress)
     if json_to is None:
         output.write_text(render(result))
@@ -88,8 +90,7 @@ def command(
     else:
         from quantscope.report.canonical import canonical_bytes
 
-        with open(json_to, "wb") as target:
-            target.write(canonical_bytes(msgspec.to_builtins(result)))
+        output.write_file(json_to, (canonical_bytes(msgspec.to_builtins(result)),))
     ctx.exit(0 if result.outcome == "held" else 1)
 
 

@@ -167,6 +167,11 @@ def _gguf_config(file: OpenedFile, checkpoint: Checkpoint) -> dict[str, Any]:
     rows = [t.shape[-2] for t in checkpoint.opened.tensors if t.name == "token_embd.weight"]
     if rows:
         config["vocab_size"] = rows[0]
+    # Not in transformers' table of GGUF keys, so that its default would size the experts.
+    kind = file.metadata["general.architecture"]
+    width = file.metadata.get(f"{kind}.expert_feed_forward_length")
+    if isinstance(width, int) and width > 0:
+        config.setdefault("moe_intermediate_size", width)
     return config
 
 

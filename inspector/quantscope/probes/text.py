@@ -19,13 +19,19 @@ def render(result: ProbeResult) -> str:
     lines = [
         f"logits check   ran: {result.outcome.replace('_', ' ')}   {result.reason}",
         f"  {result.architecture}, {result.dtype}, {result.device}, {result.threads} threads, "
-        f"{result.seconds:.1f} s, peak {result.peak_rss_bytes / 1e9:.2f} GB",
+        f"{result.seconds:.1f} s ({result.cpu_seconds:.1f} s CPU), peak {result.peak_rss_bytes / 1e9:.2f} GB",
         f"  tokens   {result.n_ids} ids, {result.targets_counted} scored: {result.ids_source}",
         f"  window   {result.window}",
         "",
         "reading                                    NLL       PPL   tensors changed",
     ]
     lines += [_side(side) for side in result.sides]
+    lines += [
+        f"  {side.label}: {side.tensors_unused} stored weights are in no parameter of the model, "
+        f"the first {side.unused_names[0]}"
+        for side in result.sides
+        if side.tensors_unused
+    ]
     for pair in result.pairs:
         lines += [
             "",
