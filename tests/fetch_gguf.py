@@ -43,7 +43,17 @@ def main(folder: Path) -> None:
 def download(package: str, scratch: Path) -> Path:
     """The package's wheel, without its dependencies."""
     target = scratch / package
-    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(target), package]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "-q",
+        "--no-deps",
+        "-d",
+        str(target),
+        package,
+    ]
     subprocess.run(command, check=True)
     return next(target.glob("*.whl"))
 

@@ -1,9 +1,8 @@
 """What `general.file_type` means for each tensor: the mixture recipes of llama.cpp's quantize tool.
 
-A file type is a label for a recipe. Which type a tensor gets follows from its role, its layer, the sharing
-of key and value heads, the number of experts, whether the output is tied, whether an importance matrix was
-used, and from its row length. `expected_types` computes all of that, so that a Q6_K or Q8_0 tensor in a
-`Q4_K_M` file is explained and not an alarm.
+A file type is a label for a recipe. A tensor's type follows from its role, layer, row length, head sharing, experts,
+a tied output and an importance matrix. `expected_types` computes it, so that a Q6_K or Q8_0 tensor in a `Q4_K_M` file
+is explained and not an alarm.
 
 Source: ggml-org/llama.cpp, src/llama-quant.cpp (type selection and shape fallback), include/llama.h (numbers),
 conversion/base.py (what the converter writes without the tool).
@@ -17,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 import msgspec
+
 from quantscope.containers.ggml_types import GGML_TYPES
 
 FILE_TYPES: Mapping[int, tuple[str, str]] = MappingProxyType(
