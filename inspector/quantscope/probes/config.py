@@ -36,7 +36,9 @@ RUN_KEYS = (
 MAX_DEPTH = 32
 MAX_LAYERS = 4096
 MAX_EXPERTS = 8192
-MAX_INTEGER = 1 << 31
+MAX_SIZE = 1 << 24
+"""Beyond the longest context and the largest vocabulary of any model; a buffer of this length still fits."""
+_SIZES = re.compile(r"(size|dim|heads?|positions?|embeddings?|length|width|rank|embd|inner|ctx)$")
 LAYER_KEYS = (
     "num_hidden_layers",
     "num_layers",
@@ -130,7 +132,7 @@ def _checked(config: dict[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
             )
         if _EXPERTS.search(key) and value > MAX_EXPERTS:
             raise ModelBuildError(f"{key} is {value}: no model has so many", source=key)
-        if abs(value) > MAX_INTEGER:
+        if _SIZES.search(key) and not 0 <= value <= MAX_SIZE:
             raise ModelBuildError(f"{key} is {value}: no model has such a size", source=key)
     return config
 
