@@ -13,6 +13,7 @@ from quantscope.decode.plane_reader import PlaneReader, ReadLedger
 from quantscope.errors import NoSuchTensorError
 from quantscope.families.declarations import Declarations
 from quantscope.families.grouping import Grouping, group_tensors
+from quantscope.families.guard import guarded
 from quantscope.families.index import TensorIndex
 from quantscope.families.protocol import Family
 from quantscope.families.registry import FamilyRegistry
@@ -26,6 +27,7 @@ class Checkpoint:
         self.opened = opened
         self.sources = sources
         self.registry = registry
+        self._families: dict[str, Family] = {}
 
     @classmethod
     def open(cls, path: str, registry: FamilyRegistry | None = None) -> Checkpoint:
@@ -85,8 +87,11 @@ class Checkpoint:
         return names
 
     def family(self, tensor: LogicalTensor) -> Family:
-        """The family that claimed a tensor."""
-        return self.registry[tensor.family]
+        """The family that claimed a tensor; what it raises is a typed error that names it."""
+        family = self._families.get(tensor.family)
+        if family is None:
+            family = self._families[tensor.family] = guarded(self.registry[tensor.family])
+        return family
 
     def file(self, file_id: int) -> OpenedFile:
         """An opened file by id."""

@@ -64,8 +64,8 @@ def command(
 ) -> int:
     """Say what is declared, what the bytes say, and where the two part, for every PATH.
 
-    Exit codes: 0 nothing above note in what was read, 1 violation, 2 disagreement, 3 warnings or
-    unrecognised quantized tensors, 4 nothing could be parsed.
+    Exit codes: 0 nothing above note in what was read, 1 violation, 2 disagreement, 3 warnings,
+    unrecognised quantized tensors or a family that failed on one, 4 nothing could be parsed.
     """
     options = RunOptions(
         deep=deep,
@@ -167,7 +167,10 @@ def exit_code(
     found = {finding.severity for inspection in inspections for finding in inspection.findings}
     if unreadable or not all(file.parsed for file in files):
         found.add("violation")
-    if any(inspection.checkpoint.grouping.unrecognised for inspection in inspections):
+    if any(
+        inspection.checkpoint.grouping.unrecognised or inspection.failures
+        for inspection in inspections
+    ):
         found.add("warning")
     for severity in FAIL_ON[:-1]:
         if severity in found and _counts(severity, fail_on):

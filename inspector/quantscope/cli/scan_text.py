@@ -253,6 +253,9 @@ def _looked_at(report: Report, columns: int) -> Iterator[str]:
     if scope.suppressed:
         accepted = count_words(len(scope.suppressed), "finding")
         yield from _wrapped("baseline", f"{accepted} accepted by the baseline", columns)
+    for entry in report.not_checked:
+        if entry.what.startswith("family "):
+            yield from _wrapped("failed", f"{entry.what[7:]}: {entry.why}", columns)
     if scope.partial:
         yield from _wrapped("partial", scope.partial, columns)
     elsewhere = [

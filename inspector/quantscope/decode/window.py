@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 
 from quantscope.decode.parts import Array, Parts, Window
 from quantscope.decode.plane_reader import PlaneReader
 from quantscope.errors import QuantscopeError, UndecodableError, WindowError
+from quantscope.families.guard import FamilyFailedError, PluginFailure
 from quantscope.families.protocol import Family
 from quantscope.model import LogicalTensor, Reading
 
@@ -77,7 +79,15 @@ def decode_window(
         if direct is not None:
             return direct
         parts = window_parts(family, tensor, reading, window, reader)
-        return family.combine(parts, reading, as_producer)
+        try:
+            return family.combine(parts, reading, as_producer)
+        except FamilyFailedError as problem:
+            named = msgspec.structs.replace(problem.failure, tensor=tensor.name)
+            raise FamilyFailedError(named) from problem
+        except QuantscopeError:
+            raise
+        except Exception as problem:  # plugin boundary
+            raise _unfit(tensor, problem) from problem
 
 
 def _direct(
@@ -107,6 +117,25 @@ def _unfit(tensor: LogicalTensor, problem: Exception) -> UndecodableError:
         f"{tensor.name} cannot be decoded: its planes do not fit the reading "
         f"({type(problem).__name__}: {problem})",
         source=tensor.name,
+    )
+
+
+def failure_of(
+    problem: QuantscopeError, family: Family, tensor: LogicalTensor
+) -> PluginFailure | None:
+    """The foreign exception of a family behind a typed error of this module or of the guard, or None."""
+    if isinstance(problem, FamilyFailedError):
+        return msgspec.structs.replace(problem.failure, tensor=tensor.name)
+    cause = problem.__cause__
+    if not isinstance(problem, UndecodableError) or not isinstance(cause, Exception):
+        return None
+    if isinstance(cause, QuantscopeError):
+        return None
+    return PluginFailure(
+        family=family.name,
+        method="parts",
+        error=f"{type(cause).__name__}: {cause}",
+        tensor=tensor.name,
     )
 
 

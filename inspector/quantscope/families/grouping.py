@@ -8,6 +8,7 @@ import msgspec
 
 from quantscope.containers.records import StoredTensor
 from quantscope.families.declarations import Declarations
+from quantscope.families.guard import FamilyFailedError, PluginFailure, guarded
 from quantscope.families.index import TensorIndex
 from quantscope.families.protocol import Family
 from quantscope.families.registry import FamilyRegistry
@@ -21,14 +22,6 @@ BUFFER_DTYPES = frozenset({"I64", "U64", "BOOL", "I32", "I16", "U16", "U32"})
 
 MIN_QUANTIZED_ELEMENTS = 64
 """An integer tensor of fewer elements is a marker or a buffer, not codes."""
-
-
-class PluginFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """A family method that raised; the tensor is treated as if the family had not claimed it."""
-
-    family: str
-    method: str
-    error: str
 
 
 class Grouping(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,16 +48,13 @@ def group_tensors(index: TensorIndex, declared: Declarations, registry: FamilyRe
     dtypes = {tensor.dtype for tensor in index.tensors.values()}
     keys = {key for file in index.files.values() for key in file.metadata}
     for family in registry:
+        asked = guarded(family)
         try:
-            if not _asked(family, dtypes, keys, index):
+            if not _asked(asked, dtypes, keys, index):
                 continue
-            found = list(family.group(index, declared))
-        except Exception as problem:  # plugin boundary: one family must not take the others down
-            failures.append(
-                PluginFailure(
-                    family=family.name, method="group", error=f"{type(problem).__name__}: {problem}"
-                )
-            )
+            found = list(asked.group(index, declared))
+        except FamilyFailedError as problem:
+            failures.append(problem.failure)
             continue
         claimed.extend(item for item in found if isinstance(item, LogicalTensor))
         companions.extend(item for item in found if isinstance(item, Companion))

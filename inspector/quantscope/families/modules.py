@@ -12,16 +12,57 @@ from quantscope.model import Json
 MAX_PATTERN = 512
 """A longer pattern from a file is not compiled: patterns are data, and some explode."""
 
+MAX_NAME = 256
+"""A longer name matches no pattern with a repeat."""
+
+MAX_REPEATS = 4
+"""Unbounded repeats of a pattern, those that can only match one way left out."""
+
+MAX_CHOICES = 8
+"""Repeats, optional parts and alternatives together; each multiplies the ways to match."""
+
+_ATOM = r"(?:\\.|[^\\|()*+?{}\[\]])"
+_STEP = re.compile(rf"\.\*\??((?:(?![.^$]){_ATOM})+)(?=\.\*)")
+
 
 @lru_cache(maxsize=4096)
 def compiled(pattern: str) -> re.Pattern[str] | None:
-    """A pattern from a file, or None where it is too long, no regex, or has a nested repeat."""
-    if len(pattern) > MAX_PATTERN or re.search(r"[+*}]\)[+*{]", pattern):
+    """A pattern from a file, or None where it is too long, no regex, or may take too long to match."""
+    if len(pattern) > MAX_PATTERN or _explodes(pattern):
         return None
     try:
-        return re.compile(pattern)
-    except re.error:
+        return re.compile(_stepwise(pattern))
+    except (re.error, OverflowError, RecursionError):
         return None
+
+
+def _stepwise(pattern: str) -> str:
+    """The pattern with `.*text` as an atomic step where another `.*` follows: the first match is the right one."""
+    return _STEP.sub(r"(?>.*?\1)", re.sub(r"(?:\.\*){2,}(?![?+])", ".*", pattern))
+
+
+def _explodes(pattern: str) -> bool:
+    """Whether a pattern repeats a group that holds choices, or holds too many choices."""
+    text = re.sub(r"\\.", "a", _stepwise(pattern).replace("(?>.*?", "(?:"))
+    text = re.sub(r"\[\^?\]?[^\]]*\]", "a", text)
+    text = re.sub(r"\(\?(?:P<\w+>|[:=!>]|<[=!]|[aiLmsux\-]+:?)", "(", text)
+    opened: list[int] = []
+    repeats = text.count("*") + text.count("+") + len(re.findall(r",\}", text))
+    choices = repeats + len(re.findall(r"(?<![*+?}])\?", text)) + len(re.findall(r",\d+\}", text))
+    for place, letter in enumerate(text):
+        if letter == "(":
+            opened.append(place)
+        elif letter == ")" and opened:
+            body = text[opened.pop() + 1 : place]
+            choices += "|" in re.sub(r"\([^()]*\)", "", body)
+            if re.match(r"[*+]|\{", text[place + 1 :]) and re.search(r"[*+?{|]", body):
+                return True
+    return repeats > MAX_REPEATS or choices > MAX_CHOICES
+
+
+def matches(pattern: re.Pattern[str], module: str) -> bool:
+    """Whether a compiled pattern matches a module's name from the start."""
+    return len(module) <= MAX_NAME and pattern.match(module) is not None
 
 
 def pattern_matches(pattern: str, module: str, class_name: str = "Linear") -> bool:
@@ -32,7 +73,7 @@ def pattern_matches(pattern: str, module: str, class_name: str = "Linear") -> bo
     """
     if pattern.startswith("re:"):
         regex = compiled(pattern[3:])
-        return regex is not None and regex.match(module) is not None
+        return regex is not None and matches(regex, module)
     return pattern in (class_name, module) or module.startswith(pattern + ".")
 
 
@@ -61,7 +102,7 @@ class NameList:
             if module[:end] in self.names:
                 return True
             end = module.find(".", end + 1)
-        return any(regex.match(module) is not None for regex in self.patterns)
+        return any(matches(regex, module) for regex in self.patterns)
 
 
 def dynamic_override(dynamic: Json, module: str) -> dict[str, Json] | bool | None:
@@ -77,7 +118,7 @@ def dynamic_override(dynamic: Json, module: str) -> dict[str, Json] | bool | Non
         negative = pattern.startswith("-:")
         body = pattern[2:] if pattern[:2] in ("-:", "+:") else pattern
         regex = compiled(body)
-        if regex is None or regex.match(module) is None:
+        if regex is None or not matches(regex, module):
             continue
         if negative:
             return False
@@ -92,6 +133,6 @@ def dynamic_key(dynamic: Json, module: str) -> str | None:
     for pattern in dynamic:
         body = pattern[2:] if pattern[:2] in ("-:", "+:") else pattern
         regex = compiled(body)
-        if regex is not None and regex.match(module) is not None:
+        if regex is not None and matches(regex, module):
             return str(pattern)
     return None

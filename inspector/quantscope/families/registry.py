@@ -11,6 +11,7 @@ import msgspec
 from quantscope.families.protocol import API_VERSION, Family
 
 FAMILY_GROUP = "quantscope.families"
+OWN = "quantscope"
 
 
 class PluginRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,14 +42,22 @@ class FamilyRegistry:
 
     @classmethod
     def from_entry_points(cls) -> FamilyRegistry:
-        """Load every entry point of the group; an import or construction error becomes a record."""
-        families: list[Family] = []
+        """Load every entry point of the group; an import or construction error becomes a record.
+
+        So does a name that is taken: this distribution's families come first, then the first by entry point.
+        """
+        families: dict[str, Family] = {}
         records: list[PluginRecord] = []
-        for loaded, record in load_entry_points(FAMILY_GROUP, _check_family):
+        found = list(load_entry_points(FAMILY_GROUP, _check_family))
+        for loaded, record in sorted(found, key=lambda pair: pair[1].distribution != OWN):
+            if loaded is not None and loaded.name in families:
+                taken = f"a family called {loaded.name} is there already"
+                records.append(msgspec.structs.replace(record, error=taken))
+                continue
             records.append(record)
             if loaded is not None:
-                families.append(loaded)
-        return cls(families, records)
+                families[loaded.name] = loaded
+        return cls(families.values(), records)
 
 
 def load_entry_points(
@@ -100,4 +109,6 @@ def _check_family(instance: Any) -> str | None:
         )
     if not isinstance(instance, Family):
         return "lacks a method of the family protocol"
+    if not isinstance(instance.name, str) or not instance.name:
+        return f"its name is {instance.name!r}"
     return None

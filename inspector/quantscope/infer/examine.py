@@ -12,8 +12,9 @@ import numpy as np
 from quantscope.decode.parts import Array, Parts
 from quantscope.decode.plane_reader import STORAGE_BITS, PlaneReader
 from quantscope.decode.sampling import sample_windows, total_groups
-from quantscope.decode.window import window_parts
+from quantscope.decode.window import failure_of, window_parts
 from quantscope.errors import CancelledError, QuantscopeError
+from quantscope.families.guard import FamilyFailedError, PluginFailure
 from quantscope.families.protocol import Family
 from quantscope.infer.code_windows import CodeWindows, code_windows
 from quantscope.infer.plane_values import Mask, PlaneStats, number_format, plane_stats
@@ -69,6 +70,8 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
     index: IndexStats | None = None
     zeros: ZeroPlane | None = None
     error: str | None = None
+    failure: PluginFailure | None = None
+    """What the family raised where no malformed plane explains it; the caller knows whether the sizes fit."""
 
 
 def examine(
@@ -88,6 +91,7 @@ def examine(
         n_groups: groups to sample; None for every code.
     """
     errors: list[str] = []
+    failures: list[PluginFailure] = []
 
     def attempt(read: Callable[[], T]) -> T | None:
         try:
@@ -96,6 +100,9 @@ def examine(
             raise
         except QuantscopeError as problem:
             errors.append(problem.message)
+            failure = failure_of(problem, family, tensor)
+            if failure is not None:
+                failures.append(failure)
             return None
 
     everything = n_groups is None
@@ -109,7 +116,7 @@ def examine(
                     reader,
                     word=w,
                     everything=everything,
-                    mask=_mask(family, tensor, reading, p),
+                    mask=_mask(family, tensor, reading, p, failures),
                 )
             )
             if stats is not None:
@@ -124,7 +131,7 @@ def examine(
         zeros = attempt(lambda: zero_plane(zeros_plane, reading, reader))
     if codes_plane is not None:
         windows = attempt(lambda: code_windows(codes_plane, reader, everything=everything))
-    if reading is not None and family.undecodable(tensor) is None:
+    if reading is not None and attempt(lambda: family.undecodable(tensor)) is None:
         if _may_be_dead(planes) and _elements(reading) <= ALL_ELEMENTS:
             n_groups = None
         codes = attempt(lambda: code_stats(family, tensor, reading, reader, n_groups))
@@ -135,11 +142,16 @@ def examine(
         index=index,
         zeros=zeros,
         error="; ".join(errors) or None,
+        failure=failures[0] if failures else None,
     )
 
 
 def _mask(
-    family: Family, tensor: LogicalTensor, reading: Reading | None, plane: Plane
+    family: Family,
+    tensor: LogicalTensor,
+    reading: Reading | None,
+    plane: Plane,
+    failures: list[PluginFailure],
 ) -> Mask | None:
     if reading is None:
         return None
@@ -148,7 +160,8 @@ def _mask(
     def counted(numbers: Array) -> Array | None:
         try:
             return family.value_mask(tensor, chosen, plane, numbers)
-        except Exception:  # plugin boundary: without a mask every value counts
+        except FamilyFailedError as problem:  # without a mask every value counts
+            failures.append(problem.failure)
             return None
 
     return counted
@@ -237,14 +250,15 @@ def code_stats(
 def _sides(parts: Parts) -> tuple[int, int, Array]:
     """Codes below and above zero, and the rows whose codes all decode to zero."""
     codes = parts.codes
-    nothing = np.zeros(codes.shape[0], dtype=bool)
+    nothing = _scaled_to_zero(parts)
     if parts.combine == "lut" and parts.lut is not None:
         value = np.asarray(parts.lut)[codes]
         signs = np.signbit(value)
-        return int(signs.sum()), int((~signs).sum()), (value == 0).all(axis=1)
+        return int(signs.sum()), int((~signs).sum()), nothing | (value == 0).all(axis=1)
     if parts.combine == "value":
         value = codes.astype(np.float32)
-        return int((value < 0).sum()), int((value > 0).sum()), (value == 0).all(axis=1)
+        dead = nothing | (value == 0).all(axis=1)
+        return int((value < 0).sum()), int((value > 0).sum()), dead
     if parts.combine == "affine" and parts.group_of_column.ndim == 1:
         zero = 0 if parts.zero is None else parts.per_element(np.asarray(parts.zero))
         with np.errstate(over="ignore", invalid="ignore"):
@@ -252,9 +266,21 @@ def _sides(parts: Parts) -> tuple[int, int, Array]:
         return (
             int((deviation < 0).sum()),
             int((deviation > 0).sum()),
-            (deviation == 0).all(axis=1),
+            nothing | (deviation == 0).all(axis=1),
         )
     return 0, 0, nothing
+
+
+def _scaled_to_zero(parts: Parts) -> Array:
+    """Rows whose scales, and minimums where there are any, are all exactly zero."""
+    n_rows = parts.codes.shape[0]
+    if not parts.scale or any(parts.scale_divides):
+        return np.zeros(n_rows, dtype=bool)
+    if parts.minimum is not None and np.asarray(parts.minimum).any():
+        return np.zeros(n_rows, dtype=bool)
+    scale = np.asarray(parts.scale[0])
+    rows: Array = (scale.reshape(scale.shape[0], -1) == 0).all(axis=1)
+    return np.broadcast_to(rows, (n_rows,)) if rows.size in (1, n_rows) else np.zeros(n_rows, bool)
 
 
 def _zero_scale_live(parts: Parts) -> int:

@@ -45,6 +45,7 @@ from quantscope.report.schema import (
     Tool,
 )
 from quantscope.report.selection import Narrowed, Selection, narrow, stored_ranges
+from quantscope.report.words import count_words
 from quantscope.session.inspection import Inspection, TensorState
 
 GATE_REASONS: dict[GateName, str] = {
@@ -400,8 +401,18 @@ def _not_checked_of(part: Narrowed) -> Iterator[NotChecked]:
         )
     for variant in checkpoint.opened.variants if not part.selected else ():
         yield NotChecked(what=f"file {variant}", why="another set of weights in the same folder")
-    for failure in grouping.failures:
-        yield NotChecked(what=f"family {failure.family}", why=f"failed: {failure.error}")
+    for record in checkpoint.registry.records:
+        if record.error is not None:
+            yield NotChecked(
+                what=f"family {record.name} of {record.distribution or record.value}",
+                why=f"did not load: {record.error}",
+            )
+    for failure in (*grouping.failures, *inspection.failures):
+        many = f" for {count_words(failure.count, 'tensor')}" if failure.tensor else ""
+        yield NotChecked(
+            what=f"family {failure.family}",
+            why=f"failed in {failure.method}{many}: {failure.error}",
+        )
 
 
 def _stored_bytes(dtype: str, nbytes: int) -> int:

@@ -8,6 +8,7 @@ import msgspec
 
 from quantscope.checkpoint import Checkpoint
 from quantscope.decode.plane_reader import ReadLedger
+from quantscope.families.guard import PluginFailure
 from quantscope.infer.examine import Examination
 from quantscope.infer.readers import Stance
 from quantscope.infer.solver import Solved
@@ -54,6 +55,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     rules_skipped: tuple[tuple[str, str], ...] = ()
     suppressed: tuple[Suppressed, ...] = ()
     """Findings that a suppression list left out, with the reason it gives."""
+    failures: tuple[PluginFailure, ...] = ()
+    """What methods of families raised about tensors they had claimed; the grouping has its own."""
     partial: str | None = None
     duration_s: float = 0.0
 

@@ -12,6 +12,7 @@ from quantscope.checkpoint import Checkpoint
 from quantscope.decode.plane_reader import PlaneReader, ReadLedger
 from quantscope.decode.sampling import DEFAULT_GROUPS, total_groups
 from quantscope.errors import CancelledError, QuantscopeError
+from quantscope.families.guard import FamilyFailedError, PluginFailure, folded
 from quantscope.families.protocol import Family
 from quantscope.infer.alternatives import alternative_evidence
 from quantscope.infer.examine import Examination, examine
@@ -98,6 +99,7 @@ def inspect(
         states=tuple(joined),
         ledger=ledger,
         set_evidence=tuple(evidence),
+        failures=folded(solver.failures),
         partial=partial,
         duration_s=time.monotonic() - started,
     )
@@ -110,8 +112,10 @@ class _SharedSolver:
     def __init__(self, checkpoint: Checkpoint, reader: PlaneReader) -> None:
         self._checkpoint = checkpoint
         self._reader = reader
-        self._cache: dict[object, tuple[int, Solved, str | None]] = {}
+        self._cache: dict[object, tuple[int, Solved, str | None, PluginFailure | None]] = {}
         self._contracts: dict[int, tuple[tuple[Claim, ...], Contract]] = {}
+        self.failures: list[PluginFailure] = []
+        """What family methods raised, a tensor at a time."""
 
     def claims(self, family: Family, tensor: LogicalTensor) -> tuple[Claim, ...]:
         """Declared claims; a family that raises declares nothing."""
@@ -119,7 +123,35 @@ class _SharedSolver:
             return tuple(family.claims(tensor, self._checkpoint.declarations, self._reader))
         except CancelledError:
             raise
-        except Exception:  # plugin boundary
+        except FamilyFailedError as problem:
+            self.failures.append(problem.failure)
+            return ()
+        except QuantscopeError:
+            return ()
+
+    def evidence(
+        self, family: Family, tensor: LogicalTensor, solved: Solved
+    ) -> tuple[Evidence, ...]:
+        """Evidence of the family's own; a family that raises gives none."""
+        try:
+            readings = solved.solutions or solved.candidates
+            return tuple(family.evidence(tensor, readings, self._reader))
+        except CancelledError:
+            raise
+        except FamilyFailedError as problem:
+            self.failures.append(problem.failure)
+            return ()
+        except QuantscopeError:
+            return ()
+
+    def alternatives(
+        self, family: Family, tensor: LogicalTensor, solved: Solved
+    ) -> tuple[Evidence, ...]:
+        """Evidence between readings that the sizes leave open; none where the family raises."""
+        try:
+            return tuple(alternative_evidence(family, tensor, solved, self._reader))
+        except FamilyFailedError as problem:
+            self.failures.append(problem.failure)
             return ()
 
     def solve(
@@ -140,16 +172,12 @@ class _SharedSolver:
         )
         found = self._cache.get(key)
         if found is None:
-            try:
-                solved, reason = solve(family, tensor, claims), family.undecodable(tensor)
-            except Exception as problem:  # plugin boundary
-                solved = Solved(
-                    candidates=(), solutions=(), chosen=None, equations=(), declared_holds=None
-                )
-                reason = f"family {tensor.family} failed: {type(problem).__name__}: {problem}"
-            found = (len(self._cache), solved, reason)
+            found = (len(self._cache), *_solve(family, tensor, claims))
             self._cache[key] = found
-        return found
+        number, solved, reason, failure = found
+        if failure is not None:
+            self.failures.append(msgspec.structs.replace(failure, tensor=tensor.name))
+        return number, solved, reason
 
     def contract(
         self,
@@ -168,6 +196,28 @@ class _SharedSolver:
             shared = (claims, reconcile(solved, claims, (), reason, known))
             self._contracts[number] = shared
         return shared[1] if shared[0] == claims else with_claims(shared[1], claims)
+
+
+def _solve(
+    family: Family, tensor: LogicalTensor, claims: tuple[Claim, ...]
+) -> tuple[Solved, str | None, PluginFailure | None]:
+    """Solved sizes, why the tensor cannot be decoded, and what the family raised instead."""
+    try:
+        return solve(family, tensor, claims), family.undecodable(tensor), None
+    except FamilyFailedError as problem:
+        failure = problem.failure
+    except Exception as problem:  # plugin boundary: readings or equations that are none
+        failure = PluginFailure(
+            family=tensor.family,
+            method="candidates or equations",
+            error=f"{type(problem).__name__}: {problem}",
+        )
+    nothing = Solved(candidates=(), solutions=(), chosen=None, equations=(), declared_holds=None)
+    return (
+        nothing,
+        f"family {failure.family} failed in {failure.method}: {failure.error}",
+        failure,
+    )
 
 
 def _statements(tensor: LogicalTensor, claims: tuple[Claim, ...]) -> bytes:
@@ -193,12 +243,14 @@ def _inspect_tensor(
     exam = Examination()
     steps: tuple[Evidence, ...] = ()
     if scope.mode != "headers":
-        steps = tuple(_family_evidence(family, tensor, solved, reader))
-        steps += tuple(alternative_evidence(family, tensor, solved, reader))
+        steps = solver.evidence(family, tensor, solved)
+        steps += solver.alternatives(family, tensor, solved)
         reading = (
             reading_in_force(solved, reconcile(solved, claims, steps)) if steps else solved.chosen
         )
         exam = examine(family, tensor, reading, reader, scope.groups)
+        if exam.failure is not None and solved.solutions:
+            solver.failures.append(exam.failure)
         if reading is not None and exam.codes is not None:
             steps += tuple(byte_evidence(reading, exam, claims))
     contract = solver.contract(number, solved, claims, steps, reason, known)
@@ -227,19 +279,6 @@ def _stances(tensor: LogicalTensor, solved: Solved, claims: Sequence[Claim]) -> 
         tensor.plane("group_index") is not None,
     )
     return tuple(stances("zero_convention", context))
-
-
-def _family_evidence(
-    family: Family, tensor: LogicalTensor, solved: Solved, reader: PlaneReader
-) -> Iterable[Evidence]:
-    try:
-        return tuple(family.evidence(tensor, solved.solutions or solved.candidates, reader))
-    except CancelledError:
-        raise
-    except QuantscopeError:
-        return ()
-    except Exception:  # plugin boundary
-        return ()
 
 
 def _is_signed(reading: Reading) -> bool:

@@ -1,0 +1,3 @@
+"""Cannot be imported."""
+
+raise ImportError("this module never loads")
