@@ -1,7 +1,7 @@
 """Draw docs/screenshots and docs/keys.md from the app itself.
 
-    python docs/make_screenshots.py           write them
-    python docs/make_screenshots.py --check   say what has drifted; exit 1 if anything has
+python docs/make_screenshots.py           write them
+python docs/make_screenshots.py --check   say what has drifted; exit 1 if anything has
 """
 
 from __future__ import annotations
