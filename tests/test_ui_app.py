@@ -10,6 +10,7 @@ from quantscope_views.screens.tensor import TensorScreen
 from quantscope_views.screens.tensors import TensorsScreen
 from quantscope_views.screens.triage import TriageScreen
 from quantscope_views.widgets.key_line import KeyLine
+from textual import events
 from ui_driver import gptq_folder, idle, make_app, press, screen_text, typed
 
 SMALL = (80, 24)
@@ -324,6 +325,19 @@ async def test_quit_asks_only_while_a_job_runs(tmp_path: Path) -> None:
         await pilot.press("q")
         await pilot.pause()
     assert app.return_value == 0
+
+
+async def test_keys_typed_ahead_of_leaving_open_nothing(tmp_path: Path) -> None:
+    folder, _ = gptq_folder(tmp_path / "f")
+    for key in "tceR":
+        app = make_app(folder)
+        async with app.run_test(size=SMALL) as pilot:
+            await idle(pilot)
+            for typed_key in ("q", key):
+                app.post_message(events.Key(typed_key, typed_key))
+            await pilot.pause()
+            assert len(app.screen_stack) == 1, key
+        assert app.return_value == 0, key
 
 
 async def test_the_palette_offers_actions_and_tensors(tmp_path: Path) -> None:

@@ -151,6 +151,10 @@ class QuantscopeApp(Navigation):
         words = (f"{running[-1].title} still runs.", "Leaving stops it.")
         self.push_screen(ConfirmScreen(words, "leave"), self._leave)
 
+    async def run_action(self, *args: Any, **options: Any) -> bool:
+        """No action once the app is leaving: keys typed ahead are dropped."""
+        return False if self._exit else await super().run_action(*args, **options)
+
     def _leave(self, sure: bool | None) -> None:
         if sure:
             self.bridge.stop_all()
