@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from quantscope_views.app import QuantscopeApp
+from quantscope_views.present.scan_tally import ScanTally
 from quantscope_views.screens.tensor import TensorScreen
 from quantscope_views.screens.tensors import TensorsScreen
 from quantscope_views.screens.triage import TriageScreen
 from quantscope_views.widgets.key_line import KeyLine
+from quantscope_views.workspace import Workspace
 from textual import events
 from ui_driver import gptq_folder, idle, make_app, press, screen_text, typed
 
@@ -338,6 +342,23 @@ async def test_keys_typed_ahead_of_leaving_open_nothing(tmp_path: Path) -> None:
             await pilot.pause()
             assert len(app.screen_stack) == 1, key
         assert app.return_value == 0, key
+
+
+async def test_the_worst_finding_is_selected_until_a_person_selects_another() -> None:
+    def seen(*names: str) -> Any:
+        return SimpleNamespace(
+            findings=tuple(SimpleNamespace(id=name) for name in names), partial=None
+        )
+
+    tally = ScanTally()
+    workspace = Workspace("somewhere")
+    workspace.take_inspection(seen("note"), tally, "headers")
+    workspace.take_inspection(seen("broken", "note"), tally, "codes")
+    assert workspace.finding is not None
+    assert workspace.finding.id == "broken"
+    workspace.choose_finding(1)
+    workspace.take_inspection(seen("worse", "broken", "note"), tally, "all")
+    assert workspace.finding.id == "note"
 
 
 async def test_the_palette_offers_actions_and_tensors(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ class Navigation(Intake):
         """Next or previous finding from anywhere."""
         count = len(self.workspace.findings)
         if count:
-            self.workspace.finding_at = (self.workspace.finding_at + delta) % count
+            self.workspace.choose_finding((self.workspace.finding_at + delta) % count)
             finding = self.workspace.finding
             self.action_show_triage()
             self.tell_screens("all")

@@ -58,6 +58,7 @@ class Workspace:
         self.seen = ""
         self.jobs: list[Job] = []
         self.finding_at = 0
+        self.finding_chosen = False
         self.ran: tuple[str, ...] = ()
 
     @property
@@ -75,6 +76,11 @@ class Workspace:
         """The selected finding."""
         found = self.findings
         return found[min(self.finding_at, len(found) - 1)] if found else None
+
+    def choose_finding(self, index: int) -> None:
+        """A person selected a finding."""
+        self.finding_at = index
+        self.finding_chosen = True
 
     @property
     def running(self) -> list[Job]:
@@ -107,13 +113,18 @@ class Workspace:
         )
 
     def take_inspection(self, inspection: Inspection, tally: ScanTally, stage: str) -> None:
-        """A newer inspection replaces the old one; the selected finding stays selected."""
+        """A newer inspection replaces the old one.
+
+        A finding that a person selected stays selected; else the worst is, however late it came.
+        """
         before = self.finding
         self.inspection = inspection
         self.tally = tally
         self.stage = stage
         self.partial = inspection.partial
-        if before is not None:
+        if before is not None and not self.finding_chosen:
+            self.finding_at = 0
+        elif before is not None:
             ids = [finding.id for finding in inspection.findings]
             self.finding_at = ids.index(before.id) if before.id in ids else 0
         if self.overview is not None and tally.format_words:

@@ -132,7 +132,7 @@ class TriageScreen(BaseScreen):
     @on(LinesView.Moved, "#findings")
     def _finding_selected(self, event: LinesView.Moved) -> None:
         if self.workspace.findings and event.index != self.workspace.finding_at:
-            self.workspace.finding_at = event.index
+            self.workspace.choose_finding(event.index)
             self._show_why()
 
     def step_finding(self, delta: int) -> None:
