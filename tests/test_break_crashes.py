@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoint_builder import write_safetensors
+from checkpoint_builder import write_checkpoint, write_safetensors
 from gguf_builder import by_gguf, weight, write_blocks, write_gguf
 from quantscope.checkpoint import Checkpoint
 from quantscope.cli.main import run
@@ -105,3 +105,29 @@ def test_two_findings_of_one_code_and_subject_are_both_found_again(tmp_path: Pat
 @pytest.mark.filterwarnings("error")
 def test_a_double_beyond_float32_is_infinite_without_a_word() -> None:
     assert np.isposinf(to_float32(np.array([1e300]), "F64")).all()
+
+
+def test_a_zero_plane_with_fewer_groups_than_the_scales_ends_no_scan(tmp_path: Path) -> None:
+    """Scales turned round make more groups than the zero plane has; no reading fits, and the scan says so."""
+    rng = np.random.default_rng(0)
+    module = "model.layers.0.self_attn.k_proj"
+    tensors = {
+        f"{module}.weight_packed": rng.integers(0, 2**31, (64, 32), dtype=np.int32),
+        f"{module}.weight_scale": rng.random((2, 64)).astype(np.float16),
+        f"{module}.weight_zero_point": rng.integers(0, 2**31, (8, 2), dtype=np.int32),
+        f"{module}.weight_shape": np.array([64, 256], np.int64),
+    }
+    weights = {
+        "num_bits": 4,
+        "type": "int",
+        "symmetric": False,
+        "strategy": "group",
+        "group_size": 128,
+    }
+    section = {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {"group_0": {"weights": weights, "targets": ["Linear"]}},
+    }
+    write_checkpoint(tmp_path, tensors, {"quantization_config": section})
+    assert run(["scan", str(tmp_path), "--quiet"]) == 1

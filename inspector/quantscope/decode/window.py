@@ -48,11 +48,27 @@ def window_parts(
         raise UndecodableError(f"{tensor.name} cannot be decoded: {reason}", source=tensor.name)
     check_window(reading, window)
     try:
-        return family.parts(tensor, reading, window, reader)
+        parts = family.parts(tensor, reading, window, reader)
     except QuantscopeError:
         raise
     except Exception as problem:  # plugin boundary: becomes an error result with its cause
         raise _unfit(tensor, problem) from problem
+    _check_groups(tensor, parts)
+    return parts
+
+
+def _check_groups(tensor: LogicalTensor, parts: Parts) -> None:
+    """Refuse parts whose columns name groups that a scale or zero plane does not have."""
+    index = np.asarray(parts.group_of_column)
+    last = int(index.max()) if index.size else 0
+    for plane in (*parts.scale, parts.zero, parts.stored_zero, parts.minimum):
+        extent = np.shape(plane)[-1:] if plane is not None else ()
+        if extent and 1 != extent[0] <= last:
+            raise UndecodableError(
+                f"{tensor.name} cannot be decoded: its columns lie in groups 0..{last}, a plane has "
+                f"{extent[0]}",
+                source=tensor.name,
+            )
 
 
 def decode_window(

@@ -91,6 +91,8 @@ def tally(parts: Parts, bit_width: int) -> ZeroTally:
     stored = parts.stored_zero
     if stored is None or parts.group_of_column.ndim != 1:
         return ZeroTally()
+    if stored.shape[1] == 1 and parts.group_of_column.size:
+        stored = np.broadcast_to(stored, (stored.shape[0], int(parts.group_of_column.max()) + 1))
     top = (1 << bit_width) - 1
     means, used = group_means(parts.codes, stored, parts.group_of_column)
     stored_used = np.broadcast_to(stored, (means.shape[1], stored.shape[1]))[:, used]
