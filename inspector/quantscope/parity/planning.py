@@ -46,18 +46,24 @@ def choose(name: str, weight: Weight, settings: Settings) -> Choice:
         known = ", ".join(f"{k.name}@{k.device}" for k in backend_named(backend_name).kernels)
         raise UsageError(f"{name} names no kernel", hint=f"{backend_name} has: {known}")
     taken: list[Kernel] = []
-    refusals: list[tuple[int, Refusal]] = []
+    would: list[tuple[Kernel, Refusal]] = []
+    never: list[Refusal] = []
     for kernel in asked:
-        dtype = settings.dtype or kernel.dtypes[0]
-        no = kernel.refusal(weight, dtype)
+        no = kernel.refusal(weight, settings.dtype or kernel.dtypes[0])
         missing = kernel.missing()
-        if no is None and missing is None:
-            taken.append(kernel)
+        if no is not None:
+            never.append(no)
+        elif missing is not None:
+            would.append((kernel, missing))
         else:
-            # A kernel that would take the weight if it were installed says more than one that never would.
-            refusals.append((0 if no is None else 1, missing if no is None and missing else no))  # type: ignore[arg-type]
-    best = min(refusals, key=lambda item: item[0])[1] if refusals else None
-    return Choice(taken, None if taken else best)
+            taken.append(kernel)
+    if taken:
+        return Choice(taken, None)
+    # A kernel that would take the weight if it were installed says more than one that never would.
+    if would:
+        said = [f"{kernel.name}@{kernel.device}: {refusal.detail}" for kernel, refusal in would]
+        return Choice([], Refusal(reason=would[-1][1].reason, detail="; ".join(said)))
+    return Choice([], never[0])
 
 
 def check_emulation(name: str | None) -> None:
