@@ -81,6 +81,8 @@ def test_show_zero_puts_both_readings_side_by_side(
     stored = next(line for line in text.splitlines() if line.strip().startswith("stored, out"))
     assert re.findall(r"\d+", stored.partition("7")[2])[:8] == first
     assert "config.json (declared)" in text
+    says = next(line for line in text.splitlines() if line.strip().startswith("who says so"))
+    assert says.rstrip().endswith("bytes (strong)"), "the reading that the bytes support has a name"
     assert "CONTRADICTS" in text
 
 

@@ -147,12 +147,14 @@ def zero_lines(one: OneTensor) -> Iterator[str]:
 
 def _says(known: FieldState, value: str) -> str:
     sources = [str(claim.source) for claim in known.declared if claim.value == value]
-    inferred = known.inferred is not None and known.inferred.value == value
+    inferred = known.inferred
+    said = inferred is not None and inferred.value == value
+    by_bytes = (
+        f"bytes ({STRENGTH_WORDS[inferred.strength]})" if inferred is not None and said else ""
+    )
     if sources:
-        return inert(f"{sources[0].partition('#')[0]} (declared)") + (
-            ", inferred" if inferred else ""
-        )
-    return "nobody (inferred)" if inferred else "nobody"
+        return inert(f"{sources[0].partition('#')[0]} (declared)") + (", bytes" if said else "")
+    return by_bytes or "nobody"
 
 
 def _stored_zeros(one: OneTensor, reading: Reading) -> Iterator[str]:
