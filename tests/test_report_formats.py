@@ -79,6 +79,24 @@ def test_a_ticket_of_one_finding_is_short_and_says_where(tmp_path: Path) -> None
     assert "model.safetensors" in text
 
 
+def test_a_fact_read_from_the_bytes_is_proved_in_every_form(tmp_path: Path) -> None:
+    nan_at = 3
+    module = "model.layers.0.mlp.up_proj"
+    write_gptq(tmp_path, (module,), declared=config("gptq"))
+    file = tmp_path / "model.safetensors"
+    raw = bytearray(file.read_bytes())
+    size = int.from_bytes(raw[:8], "little")
+    start = json.loads(raw[8 : 8 + size])[f"{module}.scales"]["data_offsets"][0]
+    at = 8 + size + start + 2 * nan_at
+    raw[at : at + 2] = b"\x00\x7e"
+    file.write_bytes(raw)
+    report = report_of(tmp_path, "QS001")
+    assert [finding.confidence for finding in report.findings] == ["proved"]
+    assert "confidence: proved" in markdown(report)
+    assert "confidence: only fit" not in markdown(report)
+    assert '<th>confidence</th><td class="n">proved</td>' in html_page(report)
+
+
 def test_the_command_of_a_ticket_reproduces_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

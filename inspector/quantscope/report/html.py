@@ -12,6 +12,7 @@ from quantscope.report.lookup import entry_of, example_words, members_of, names_
 from quantscope.report.plots import bars, histogram
 from quantscope.report.schema import FieldEntry, FindingEntry, Report, TensorEntry
 from quantscope.report.words import (
+    CONFIDENCE_WORDS,
     MATCH_WORDS,
     OUTCOME_WORDS,
     PLANE_WORDS,
@@ -98,7 +99,7 @@ def _finding(finding: FindingEntry, report: Report) -> Iterator[str]:
         yield from _contract_table(entry, [finding.subject.field])
     rows = [
         ("id", finding.id),
-        ("confidence", STRENGTH_WORDS[finding.confidence]),
+        ("confidence", CONFIDENCE_WORDS[finding.confidence]),
         ("who can act", finding.who),
         ("where", _where(finding)),
         ("tensors", _some_members(finding)),

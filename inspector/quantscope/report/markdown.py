@@ -10,6 +10,7 @@ from quantscope.report.inert_markup import cell, code, prose
 from quantscope.report.lookup import entry_of, example_words, members_of
 from quantscope.report.schema import FindingEntry, Report, TensorEntry
 from quantscope.report.words import (
+    CONFIDENCE_WORDS,
     PLANE_WORDS,
     SEVERITY_WORDS,
     STRENGTH_WORDS,
@@ -87,7 +88,7 @@ def _finding(finding: FindingEntry, report: Report, heading: str) -> Iterator[st
     if entry is not None:
         yield from _table(finding, entry)
         yield ""
-    yield f"- **Finding** {code(finding.id)}, confidence: {STRENGTH_WORDS[finding.confidence]}, who can act: {finding.who}"
+    yield f"- **Finding** {code(finding.id)}, confidence: {CONFIDENCE_WORDS[finding.confidence]}, who can act: {finding.who}"
     yield from _bullet("Where", _where(finding))
     yield from _members(finding)
     if finding.example is not None:

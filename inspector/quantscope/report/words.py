@@ -20,6 +20,9 @@ STRENGTH_WORDS = {
     "convention": "custom only",
 }
 
+CONFIDENCE_WORDS = STRENGTH_WORDS | {"proved": "proved"}
+"""How sure a finding is: a fact read from the bytes is proved, it is no fit among readings."""
+
 MATCH_WORDS = {
     "agree": "agree",
     "disagree": "CONTRADICTS",

@@ -148,10 +148,10 @@ def empty_lines(facts: TriageFacts, width: int) -> list[Line]:
 
 def finding_about(finding: Finding) -> tuple[str, ...]:
     """How a finding is known: its rule, the strength of its evidence, its numbers."""
+    sure = "proved" if finding.confidence == "proved" else STRENGTH_WORDS[finding.confidence]
     lines = [
         f"{finding.code} {finding.name}: {finding.message}",
-        f"severity {SEVERITY_MARKS[finding.severity].word}, "
-        f"evidence {STRENGTH_WORDS.get(finding.confidence, finding.confidence)}",
+        f"severity {SEVERITY_MARKS[finding.severity].word}, evidence {sure}",
     ]
     lines += [f"{key}: {_plain(value)}" for key, value in sorted(finding.data.items())]
     if finding.would_settle:
