@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
-from textual.binding import Binding
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +60,7 @@ ACTIONS: tuple[Action, ...] = (
     _action("app.show-report", "export: report", "Write a ticket or a report.", "e", "report", 12),
     _action("app.show-jobs", "view: Jobs", "What runs, ran or was stopped."),
     _action("app.run-menu", "run: choose a run", "Runs with their cost first.", "R", "run", 7),
+    _action("app.open-run", "run: kernel or logits check", "To the Run tab of a tensor."),
     _action("app.stop-job", "run: stop the job", "Stop; what is done is kept.", "x", "stop job", 11),
     _action("app.filter", "go: filter tensors", "Filter as you type.", "slash", "filter", 10),
     _action("app.go-to", "go: offset, row,col or name", "Go to a byte, element or name.", "g", "go to", 13),
@@ -103,6 +103,7 @@ ACTIONS: tuple[Action, ...] = (
     _action("tensor.zero", "view: Zero tab", "Zero readings side by side.", "2"),
     _action("tensor.bytes", "view: Bytes tab", "Bytes, codes and values.", "3"),
     _action("tensor.run", "view: Run tab", "Kernel and logits checks.", "4"),
+    _action("tensor.start-run", "run: the check under the cursor", "Start what the line names; cost stands there."),
     _action("tensor.zero-reading", "what-if: zero reading", "Show the other zero reading.", "z", "zero", 25),
     _action("tensor.order-reading", "what-if: order reading", "Show another packing order.", "o", "order", 24),
     _action("tensor.file-reading", "what-if: back to the file's", "What the file says.", "Z", "file's", 3),
@@ -154,22 +155,6 @@ def by_id(action_id: str) -> Action:
         if action.id == action_id:
             return action
     raise KeyError(action_id)
-
-
-def bindings_for(*owners: str) -> list[Binding]:
-    """Textual bindings of the keyed actions of some owners."""
-    return [_binding(action) for owner in owners for action in owned_by(owner) if action.keys]
-
-
-def _binding(action: Action) -> Binding:
-    return Binding(
-        ",".join(action.keys),
-        action.handler,
-        action.label or action.title,
-        show=action.footer > 0,
-        tooltip=action.tooltip,
-        id=action.id,
-    )
 
 
 KEY_SHOWN = {

@@ -7,12 +7,11 @@ import sys
 from typing import Any, ClassVar
 
 from textual import events
-from textual.app import App
 from textual.binding import BindingType
 from textual.command import Provider
 from textual.screen import Screen
 
-from quantscope_views.actions import bindings_for
+from quantscope_views.bindings import bindings_for
 from quantscope_views.bridge import Bridge
 from quantscope_views.keymap import keymap_path, read_keymap
 from quantscope_views.marks import wants_ascii
@@ -195,9 +194,5 @@ def run_app(
         restore=restore and link is None,
         theme=os.environ.get("QUANTSCOPE_THEME", ""),
     )
-    return _exit_code(app)
-
-
-def _exit_code(app: App[int]) -> int:
     result = app.run()
     return result if result is not None else app.return_code or 0

@@ -95,11 +95,22 @@ class Intake(App[int]):
             take(message.tensor, message.page, message.channel)
 
     def on_result_ready(self, message: messages.ResultReady) -> None:
-        """A small result for whoever asked."""
+        """A small result for whoever asked; results of checks belong to the workspace first."""
+        if message.key == "check":
+            self._take_check(message.result)
         for screen in reversed(self.screen_stack):
             take = getattr(screen, "take_result", None)
             if take is not None and screen.is_mounted:
                 take(message.key, message.result)
+
+    def _take_check(self, result: object) -> None:
+        from quantscope.parity.model import ParityRun
+        from quantscope.probes.model import ProbeResult
+
+        if isinstance(result, ParityRun):
+            self.workspace.take_kernel_run(result)
+        elif isinstance(result, ProbeResult):
+            self.workspace.take_logits(result)
 
     def on_files_changed(self, message: messages.FilesChanged) -> None:
         """A file is not what it was."""

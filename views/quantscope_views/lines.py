@@ -47,13 +47,14 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     """One line of a pane.
 
     `about` answers "how do I know": sentences on the numbers of this line. `target` is where Enter leads,
-    `action` the id of an action that it runs instead.
+    `action` the id of an action that it runs instead, `key` what the action is about.
     """
 
     spans: tuple[Span, ...]
     about: tuple[str, ...] = ()
     target: Place | None = None
     action: str = ""
+    key: str = ""
 
     @property
     def text(self) -> str:

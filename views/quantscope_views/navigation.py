@@ -206,7 +206,8 @@ class Navigation(Intake):
             self.action_show_triage()
             self.tell_screens("all")
             if finding is not None:
-                self.notify(f"finding {self.workspace.finding_at + 1} of {count}", timeout=2)
+                words = f"finding {self.workspace.finding_at + 1} of {count}"
+                self.notify(words, timeout=2, markup=False)
 
     def action_next_finding(self) -> None:
         """Next finding, or difference on Compare."""
@@ -340,6 +341,18 @@ class Navigation(Intake):
     def _run_chosen(self, choice: str | None) -> None:
         if choice is not None:
             self.run_registered(choice)
+
+    def action_open_run(self) -> None:
+        """The Run tab of the tensor at hand, else of the first one that the finding names."""
+        place = self.present_place()
+        finding = self.workspace.finding
+        names = [place.tensor, finding.subject.tensor if finding is not None else None]
+        table = self.workspace.table
+        if table is not None and len(table):
+            names.append(table.rows[0].name)
+        name = next((name for name in names if name), None)
+        if name is not None:
+            self.open_tensor(name, tab="run")
 
     def action_deep_scan(self) -> None:
         """Read every code, after showing the cost."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from quantscope.checkpoint import Checkpoint
@@ -17,6 +17,10 @@ from quantscope_views.present.scan_tally import ScanTally
 from quantscope_views.present.states import PaneState, error_state, stale_state
 from quantscope_views.present.tensor_table import TensorTable
 from quantscope_views.present.triage import TriageFacts
+
+if TYPE_CHECKING:
+    from quantscope.parity.model import ParityRun
+    from quantscope.probes.model import ProbeResult
 
 Outcome = Literal["running", "done", "stopped", "failed"]
 
@@ -60,6 +64,8 @@ class Workspace:
         self.finding_at = 0
         self.finding_chosen = False
         self.ran: tuple[str, ...] = ()
+        self.kernel_runs: list[ParityRun] = []
+        self.logits: ProbeResult | None = None
 
     @property
     def ascii_name(self) -> str:
@@ -148,3 +154,18 @@ class Workspace:
         if self.partial is None and self.table is not None:
             examined = self.table.examined
             self.partial = f"stopped after {examined} of {len(self.table)} tensors"
+
+    def take_kernel_run(self, run: ParityRun) -> None:
+        """A kernel check ended."""
+        self.kernel_runs.append(run)
+        if any(result.status == "executed" for result in run.results):
+            self._note_ran("kernel check")
+
+    def take_logits(self, result: ProbeResult) -> None:
+        """A logits check ended."""
+        self.logits = result
+        self._note_ran("logits check")
+
+    def _note_ran(self, what: str) -> None:
+        if what not in self.ran:
+            self.ran = (*self.ran, what)

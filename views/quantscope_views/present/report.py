@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
@@ -186,9 +187,13 @@ def write_report(
         )
     draft = draft_of(inspection, choice, cancelled)
     folder = os.path.dirname(target) or "."
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".quantscope-")
+    temporary = os.path.join(folder, f".quantscope-{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "wb") as stream:
+        stream = open(temporary, "xb")  # noqa: SIM115 - a name that nobody typed stays out of errors
+    except OSError as problem:
+        raise OSError(problem.errno, problem.strerror, path) from None
+    try:
+        with stream:
             for piece in rendered(draft, choice.form_name):
                 stream.write(piece)
         os.replace(temporary, target)
@@ -253,7 +258,7 @@ def foot_lines(choice: ReportChoice, preview: Preview | None, path: str, width: 
         if preview is not None and preview.left_out_tensors
         else ""
     )
-    shown = cut_middle(inert(path), 40)
+    shown = cut_middle(shlex.quote(inert(path)), max(40, width - 62))
     rows = (
         f" claims nothing {left_out}about model quality",
         f" goes to:  {os.path.join(os.getcwd(), name) if not choice.redact else name}   (w: write)",

@@ -1,19 +1,37 @@
-"""The Run tab and the run menu as lines: what each run would cost and what it needs."""
+"""The Run tab and the run menu as lines: each run with its cost first, then what it found."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+import math
+from collections.abc import Sequence
 
 import msgspec
-from quantscope.session.inspection import TensorState
+from quantscope.parity.model import ParityResult, ParityRun
+from quantscope.probes.model import ProbeResult
 
-from quantscope_views.lines import Line, Span, labelled, line, rule
+from quantscope_views.lines import Line, Span, cut_end, fit, labelled, line, rule
 from quantscope_views.present.headline import Overview
+from quantscope_views.present.histogram import ASCII_BLOCKS, BLOCKS
+from quantscope_views.present.run_facts import KernelChoice, RunChoices
 from quantscope_views.present.words import count_words, seconds_words, size_words
 
 DECODE_BYTES_PER_S = 150e6
 """Rate assumed for estimates before anything was measured here: bytes of planes decoded a second."""
+
+PROBE_PACKAGES = ("torch", "transformers", "tokenizers")
+HIDDEN_KERNELS = 6
+"""Kernels that cannot run are listed one by one up to this many, then counted."""
+
+
+class RunState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the Run tab shows of one tensor."""
+
+    tensor: str
+    choices: RunChoices | None = None
+    kernel_results: tuple[ParityResult, ...] = ()
+    logits: ProbeResult | None = None
+    running: str = ""
 
 
 def deep_cost(overview: Overview) -> tuple[str, ...]:
@@ -27,84 +45,174 @@ def deep_cost(overview: Overview) -> tuple[str, ...]:
     )
 
 
-class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """A check that a person may start."""
-
-    title: str
-    module: str
-    """Engine module that runs it."""
-    extra: str
-    packages: tuple[str, ...]
-    cost: str
-    what: str
+def results_of(runs: Sequence[ParityRun], tensor: str) -> tuple[ParityResult, ...]:
+    """Results of a tensor, newest first."""
+    return tuple(
+        result for run in reversed(runs) for result in run.results if result.tensor == tensor
+    )
 
 
-CHECKS: tuple[Check, ...] = (
-    Check(
-        title="kernel check",
-        module="quantscope.parity",
-        extra="torch",
-        packages=("torch",),
-        cost="seconds a tensor on this CPU",
-        what="a real kernel against a float64 product of the same bytes",
-    ),
-    Check(
-        title="logits check",
-        module="quantscope.probes",
-        extra="probe",
-        packages=("torch", "transformers", "tokenizers"),
-        cost="64 tokens a reading, the whole model in memory",
-        what="the model's logits under each reading on the same tokens",
-    ),
-)
-
-
-def missing_of(check: Check) -> tuple[str, ...]:
-    """What is not installed for a check."""
-    return tuple(name for name in (check.module, *check.packages) if not _found(name))
-
-
-def _found(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
-
-
-def run_lines(state: TensorState | None, results: Mapping[str, str], width: int) -> list[Line]:
-    """The Run tab: each check with its cost first, whether it can run, and its result."""
-    lines: list[Line] = []
-    for check in CHECKS:
-        lines.append(rule(check.title, width, check.cost))
-        lines += labelled("compares", check.what, width)
-        missing = missing_of(check)
-        result = results.get(check.title)
-        if result is not None:
-            lines += labelled("result", result, width, tone="strong")
-        elif missing:
-            lines += labelled(
-                "not run",
-                f"needs {', '.join(missing)}: pip install 'quantscope[{check.extra}]'",
-                width,
-                tone="check",
-                about=(f"{check.title} runs with the extra `{check.extra}`",),
-            )
-        else:
-            command = "parity" if check.title.startswith("kernel") else "probe"
-            lines += labelled(
-                "not run",
-                f"can run here: quantscope {command} PATH"
-                + (
-                    f" --tensor {state.tensor.name}"
-                    if state is not None and command == "parity"
-                    else ""
-                ),
-                width,
-            )
-        lines.append(line(""))
+def run_lines(state: RunState, width: int, ascii_only: bool, mark: str) -> list[Line]:
+    """The Run tab: kernels with cost and reason, logits with cost, then results."""
+    lines = [
+        rule("kernel check: a real kernel against float64 on the same bytes", width, mark=mark)
+    ]
+    if state.running:
+        lines.append(line((f" {state.running} runs; x stops it", "check")))
+    lines += _kernel_lines(state.choices, width)
+    for result in state.kernel_results[:2]:
+        lines += kernel_result_lines(result, width, ascii_only)
+    lines.append(rule("logits check: the model under each reading, same tokens", width, mark=mark))
+    lines += _logits_choice(state.choices, width)
+    if state.logits is not None:
+        lines += logits_result_lines(state.logits, width, ascii_only)
     lines.append(
         line((" A check that held says nothing about task quality or other kernels.", "dim"))
     )
+    return lines
+
+
+def _kernel_lines(choices: RunChoices | None, width: int) -> list[Line]:
+    if choices is None:
+        return [line((" looking at what is installed", "dim"))]
+    lines = []
+    can = [choice for choice in choices.kernels if choice.runs]
+    cannot = [choice for choice in choices.kernels if not choice.runs]
+    for choice in can:
+        lines.append(_runnable(choice, width))
+    if not any(choice.executes for choice in can):
+        lines += labelled("not run", "no kernel can run here on this tensor", width, tone="check")
+    for choice in cannot[:HIDDEN_KERNELS]:
+        text = f"   {fit(choice.key, 28)} {choice.why_not}"
+        why = (f"{choice.key}: {choice.title}", choice.why_not)
+        lines.append(line((cut_end(text, width), "dim"), about=why))
+    if len(cannot) > HIDDEN_KERNELS:
+        about = tuple(f"{c.key}: {c.why_not}" for c in cannot[HIDDEN_KERNELS:])
+        more = f"   {len(cannot) - HIDDEN_KERNELS} more cannot run here; i lists them"
+        lines.append(line((more, "dim"), about=about))
+    return lines
+
+
+def _runnable(choice: KernelChoice, width: int) -> Line:
+    cost = f"about {seconds_words(max(0.1, choice.seconds))}, {size_words(choice.memory_bytes)}"
+    note = "" if choice.executes else "  (arithmetic, no kernel)"
+    return Line(
+        spans=(
+            Span(" > ", "key"),
+            Span(fit(choice.key, 29), "strong"),
+            Span(fit(cost, 20), "number"),
+            Span(cut_end("not run: enter starts it" + note, max(8, width - 54)), "plain"),
+        ),
+        about=(
+            f"{choice.key}: {choice.title}",
+            "cost: multiply-adds and bytes of this tensor at the rate of the backend",
+            f"quantscope parity PATH --tensor NAME --backend {choice.key}",
+        ),
+        action="tensor.start-run",
+        key=choice.key,
+    )
+
+
+def _logits_choice(choices: RunChoices | None, width: int) -> list[Line]:
+    if choices is None:
+        return [line((" looking at what is installed", "dim"))]
+    if choices.logits_missing:
+        text = f"needs {choices.logits_missing}: pip install torch 'quantscope[probe]'"
+        return labelled("not run", text, width, tone="check", about=("extra `probe`",))
+    return [
+        Line(
+            spans=(
+                Span(" > ", "key"),
+                Span("logits  ", "strong"),
+                Span(cut_end(f"{choices.logits_cost}: enter starts it", width - 12), "number"),
+            ),
+            about=(choices.logits_cost, "quantscope probe PATH"),
+            action="tensor.start-run",
+            key="logits",
+        )
+    ]
+
+
+def kernel_result_lines(result: ParityResult, width: int, ascii_only: bool) -> list[Line]:
+    """A kernel's result: two answers, and the error of every input as a bar."""
+    from quantscope.parity.text import result_lines
+
+    tone = {"held": "agrees", "did_not_hold": "broken"}.get(str(result.outcome), "check")
+    lines = []
+    for number, text in enumerate(result_lines(result)):
+        lines.append(line((cut_end(f" {text}", width), tone if number in (2, 3) else "plain")))
+    if result.inputs:
+        lines.append(
+            line((" error as a share of its tolerance, by input (full: 1 and more)", "head"))
+        )
+    for batch in result.inputs:
+        ratio = batch.worst_ratio
+        share = 1.0 if ratio is None else min(1.0, ratio)
+        room = max(8, min(40, width - 56))
+        filled = round(share * room)
+        bar = ("#" if ascii_only else "█") * filled
+        words = "beyond" if ratio is None else f"{ratio:.3g}"
+        lines.append(
+            line(
+                (f"   {fit(f'{batch.name}, {batch.batch}', 30)}", "plain"),
+                (fit(words, 10), "number"),
+                (bar, "bar" if batch.held else "broken"),
+                about=(
+                    f"{batch.outputs} outputs, {batch.over_tolerance} beyond their tolerance, "
+                    f"{batch.nonfinite} not finite",
+                    f"max abs error {batch.max_abs_error}, max tolerance {batch.max_tolerance}",
+                ),
+            )
+        )
+    return lines
+
+
+def logits_result_lines(result: ProbeResult, width: int, ascii_only: bool) -> list[Line]:
+    """A logits check's result, with KL by position as a strip."""
+    from quantscope.probes.text import render
+
+    lines = [line(cut_end(f" {text}", width)) for text in render(result).splitlines()]
+    for pair in result.pairs:
+        if pair.kl_by_position:
+            lines.append(
+                line(
+                    (
+                        cut_end(f" KL by position: {pair.candidate} against {pair.base}", width),
+                        "head",
+                    )
+                )
+            )
+            lines += kl_strip(pair.kl_by_position, width, ascii_only)
+    return lines
+
+
+def kl_strip(values: Sequence[float], width: int, ascii_only: bool) -> list[Line]:
+    """KL of every position, logarithmic: a full block is the largest, an empty one is 0."""
+    blocks = ASCII_BLOCKS if ascii_only else BLOCKS
+    positive = [value for value in values if value > 0]
+    if not positive:
+        return [line((" 0 at every position", "agrees"))]
+    high = math.log10(max(positive))
+    low = max(high - 6, math.log10(min(positive)))
+    per_line = max(8, width - 4)
+    lines = []
+    for start in range(0, len(values), per_line):
+        text = ""
+        for value in values[start : start + per_line]:
+            if value <= 0:
+                text += blocks[0]
+                continue
+            share = 1.0 if high == low else (math.log10(value) - low) / (high - low)
+            text += blocks[max(1, round(max(0.0, share) * (len(blocks) - 1)))]
+        lines.append(
+            line(
+                (f" {text}", "bar"),
+                about=(
+                    f"positions {start}..{start + len(text) - 1}, log scale from "
+                    f"{10**low:.3g} to {10**high:.3g} nats",
+                ),
+            )
+        )
     return lines
 
 
@@ -120,17 +228,17 @@ def menu_lines(overview: Overview | None) -> list[Line]:
                 action="app.deep-scan",
             )
         )
-    for check in CHECKS:
-        missing = missing_of(check)
-        note = f"needs {', '.join(missing)}" if missing else check.cost
+    absent = [name for name in PROBE_PACKAGES if importlib.util.find_spec(name) is None]
+    logits = f"needs {', '.join(absent)}" if absent else "whole model once a reading"
+    for title, note, what in (
+        ("kernel check", "cost by kernel on the next screen", "a real kernel on the same bytes"),
+        ("logits check", logits, "the model under each reading"),
+    ):
         lines.append(
             Line(
-                spans=(
-                    Span(f" {check.title:14} "),
-                    Span(note, "check" if missing else "number"),
-                ),
-                about=(check.what, f"extra: {check.extra}"),
-                action="tensor.run",
+                spans=(Span(f" {title:14} "), Span(note, "number")),
+                about=(what,),
+                action="app.open-run",
             )
         )
     lines.append(

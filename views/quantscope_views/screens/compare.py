@@ -15,7 +15,7 @@ from textual.binding import BindingType
 from textual.widget import Widget
 
 from quantscope_views import messages
-from quantscope_views.actions import bindings_for
+from quantscope_views.bindings import bindings_for
 from quantscope_views.lines import Line
 from quantscope_views.place import Place
 from quantscope_views.present.compare import (

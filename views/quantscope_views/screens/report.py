@@ -11,7 +11,7 @@ from quantscope.session.inspection import Inspection
 from textual.binding import BindingType
 from textual.widget import Widget
 
-from quantscope_views.actions import bindings_for
+from quantscope_views.bindings import bindings_for
 from quantscope_views.place import Place
 from quantscope_views.present.report import (
     FORMS,

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import ClassVar
 
+import msgspec
+from quantscope.session.events import CancelToken, Progress
 from quantscope.session.inspection import TensorState
+from textual import on
 from textual.binding import BindingType
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher
 
-from quantscope_views.actions import bindings_for
+from quantscope_views.bindings import bindings_for
 from quantscope_views.lines import Line, Span, cells, cut_middle, fit, rule, shown_name
 from quantscope_views.marks import MATCH_MARKS, glyph
+from quantscope_views.messages import JobProgressed
 from quantscope_views.place import TABS, GoTo, Place, Tab
 from quantscope_views.present.bytes_model import BytesPage
 from quantscope_views.present.contract import contract_lines, equation_lines
 from quantscope_views.present.reading_choice import ReadingChoice, choice_of
-from quantscope_views.present.run import run_lines
+from quantscope_views.present.run import RunState, results_of, run_lines
+from quantscope_views.present.run_facts import RunChoices, read_choices, run_kernel, run_logits
 from quantscope_views.present.scales import ScaleFacts, read_scale_facts, scale_lines
 from quantscope_views.present.states import PaneState, loading_state
 from quantscope_views.present.tensor_table import RowFacts
@@ -65,6 +70,8 @@ class TensorScreen(BaseScreen):
         self._zero_asked: tuple[int, int] | None = None
         self._scales: tuple[ScaleFacts, ...] | None = None
         self._scales_asked = False
+        self._choices: RunChoices | None = None
+        self._choices_asked = False
 
     def compose_body(self) -> Iterable[Widget]:
         """The four panes, one visible; or a state."""
@@ -93,6 +100,8 @@ class TensorScreen(BaseScreen):
         """Show the newest state of the tensor."""
         self.refresh_top()
         if what == "job":
+            if self.tab == "run" and self.facts is not None:
+                self._show_run()
             return
         facts = self.facts
         trouble = self.workspace.trouble()
@@ -135,7 +144,7 @@ class TensorScreen(BaseScreen):
             ]
         )
         self._ask_scales(state)
-        self.query_one("#run", LinesView).show(lambda width: run_lines(state, {}, width))
+        self._show_run()
         self._show_zero()
         pane = self.bytes_pane
         checkpoint = self.workspace.checkpoint
@@ -163,6 +172,59 @@ class TensorScreen(BaseScreen):
         self._zero_asked = at
         self.qapp.bridge.small("zero", lambda token: read_zero_facts(checkpoint, state, at, token))
 
+    def _show_run(self) -> None:
+        workspace, mark = self.workspace, "-" if self.ascii_only else "─"
+        running = next((job.title for job in workspace.running if job.key == "check"), "")
+        state = RunState(
+            tensor=self.tensor_name,
+            choices=self._choices,
+            kernel_results=results_of(workspace.kernel_runs, self.tensor_name),
+            logits=workspace.logits,
+            running=running,
+        )
+        self.query_one("#run", LinesView).show(
+            lambda width: run_lines(state, width, self.ascii_only, mark)
+        )
+        inspection, facts = workspace.inspection, self.facts
+        if self._choices_asked or self.tab != "run" or inspection is None:
+            return
+        if facts is not None and facts.state is not None and workspace.path:
+            self._choices_asked = True
+            path, tensor = workspace.path, facts.state
+            self.qapp.bridge.small(
+                "choices", lambda token: read_choices(path, inspection, tensor, token)
+            )
+
+    @on(LinesView.ActionChosen, "#run")
+    def _run_chosen(self, event: LinesView.ActionChosen) -> None:
+        if event.key:
+            event.stop()
+            self._start_check(event.key)
+
+    def action_start_run(self) -> None:
+        """Start the check under the cursor."""
+        view = self.query_one("#run", LinesView)
+        if self.tab == "run" and view.lines and view.lines[view.cursor].key:
+            self._start_check(view.lines[view.cursor].key)
+        else:
+            self.show_tab("run")
+
+    def _start_check(self, key: str) -> None:
+        inspection, path, name = self.workspace.inspection, self.workspace.path, self.tensor_name
+        if inspection is None or path is None:
+            return
+        bridge = self.qapp.bridge
+
+        def progress(step: Progress) -> None:
+            bridge.post(JobProgressed(msgspec.structs.replace(step, job="check")))
+
+        def work(token: CancelToken) -> object:
+            if key == "logits":
+                return run_logits(inspection, path, progress, token)
+            return run_kernel(inspection, path, key, name, progress, token)
+
+        bridge.small("check", work, "logits check" if key == "logits" else f"kernel check {key}")
+
     def _ask_scales(self, state: TensorState) -> None:
         """Count the scale planes once."""
         checkpoint = self.workspace.checkpoint
@@ -175,6 +237,12 @@ class TensorScreen(BaseScreen):
         """Something small was computed."""
         if key == "zero" and (result is None or isinstance(result, ZeroFacts)):
             self._zero_facts = result
+            self._show_zero()
+        elif key == "choices" and isinstance(result, RunChoices):
+            self._choices = result
+            self._show_run()
+        elif key == "check":
+            self._show_run()
             self._show_zero()
         elif key == "scales" and isinstance(result, tuple):
             self._scales = result
@@ -257,6 +325,8 @@ class TensorScreen(BaseScreen):
         self.query_one("#tabs", ContentSwitcher).current = tab
         if tab == "zero":
             self._show_zero()
+        elif tab == "run":
+            self._show_run()
         self.refresh_top()
         self._focus_tab()
 

@@ -11,7 +11,7 @@ from textual.binding import BindingType
 from textual.widget import Widget
 from textual.widgets import Input
 
-from quantscope_views.actions import bindings_for
+from quantscope_views.bindings import bindings_for
 from quantscope_views.lines import Line, line
 from quantscope_views.place import Place
 from quantscope_views.present.states import loading_state, no_match_state

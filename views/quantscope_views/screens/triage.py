@@ -10,7 +10,7 @@ from textual.binding import BindingType
 from textual.containers import Container
 from textual.widget import Widget
 
-from quantscope_views.actions import bindings_for
+from quantscope_views.bindings import bindings_for
 from quantscope_views.lines import Line, line, rule
 from quantscope_views.place import Place
 from quantscope_views.present.layers import layer_lines

@@ -45,10 +45,11 @@ class LinesView(StripView):
     class ActionChosen(Message):
         """Enter or a double click on a line that offers an action."""
 
-        def __init__(self, view: LinesView, action_id: str) -> None:
+        def __init__(self, view: LinesView, action_id: str, key: str = "") -> None:
             super().__init__()
             self.view = view
             self.action_id = action_id
+            self.key = key
 
         @property
         def control(self) -> LinesView:
@@ -199,7 +200,7 @@ class LinesView(StripView):
             return
         chosen = self._lines[self.cursor]
         if chosen.action:
-            self.post_message(self.ActionChosen(self, chosen.action))
+            self.post_message(self.ActionChosen(self, chosen.action, chosen.key))
         elif chosen.target is not None:
             self.post_message(self.Chosen(self, chosen.target, self.cursor))
 

@@ -13,7 +13,8 @@ from textual.binding import BindingType
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from quantscope_views.actions import bindings_for, owned_by
+from quantscope_views.actions import owned_by
+from quantscope_views.bindings import bindings_for
 from quantscope_views.lines import Span
 from quantscope_views.themes import tone_colours, tone_style
 
