@@ -10,7 +10,7 @@ import pytest
 from quantscope import __version__
 from quantscope.cli import main
 from quantscope.cli.lazy import Entry, LazyGroup
-from report_checkpoints import write_gptq
+from report_checkpoints import config, write_gptq
 
 HEAVY = ("numpy", "textual", "torch", "rich", "gguf", "safetensors", "quantscope.session.pipeline")
 
@@ -193,3 +193,12 @@ def test_typed_words_reach_stderr_without_control_characters(
     assert main.run(["\x1b[31mx"]) == 64
     text = capsys.readouterr().err
     assert not any(mark in text for mark in ("\x1b", "\u202e"))
+
+
+def test_a_file_that_cannot_be_written_is_named_as_it_was_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_gptq(tmp_path / "f", ("model.layers.0.mlp.up_proj",), declared=config("gptq"))
+    for words in (["scan", str(tmp_path / "f"), "--json"], ["report", str(tmp_path / "f"), "-o"]):
+        assert main.run([*words, "absent/x.json"]) == 4
+        assert "quantscope: absent/x.json: No such file or directory" in capsys.readouterr().err

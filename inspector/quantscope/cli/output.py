@@ -41,14 +41,17 @@ def write_file(path: str, chunks: Iterable[bytes]) -> None:
     """Write a stream of bytes to a file, whole or not at all: a new file takes the old one's place.
 
     Raises:
-        OSError: the folder cannot be written.
+        OSError: the folder cannot be written; it names the path given.
     """
     folder, name = os.path.split(os.path.abspath(path))
     if os.path.exists(path) and not os.path.isfile(path):
         with open(path, "wb") as stream:
             stream.writelines(chunks)
         return
-    handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+    except OSError as problem:
+        raise OSError(problem.errno, problem.strerror, path) from None
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.writelines(chunks)
