@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 from importlib.resources import files
 from pathlib import Path
 
@@ -70,8 +72,34 @@ async def test_the_ticket_of_a_finding_names_the_byte_and_the_way_to_check_it(
         assert "quantscope recheck" in shown
         await press(pilot, "w", "enter")
     ticket = (tmp_path / "out" / "ticket.md").read_text()
+    assert os.stat(tmp_path / "out" / "ticket.md").st_mode & 0o777 == 0o644
     assert ticket.startswith("# CONTRADICTS")
     assert str(tmp_path) not in ticket
+
+
+async def test_the_commands_under_a_report_can_be_copied_as_they_stand(tmp_path: Path) -> None:
+    folder, _ = gptq_folder(tmp_path / "a folder [bold]")
+    app = make_app(folder)
+    async with app.run_test(size=(240, 40)) as pilot:
+        await idle(pilot)
+        await press(pilot, "e")
+        shown = screen_text(app)
+        assert f"quantscope scan {shlex.quote(str(folder))} --fail-on" in shown
+        assert f"quantscope recheck report.json {shlex.quote(str(folder))} " in shown
+
+
+async def test_a_report_that_cannot_be_written_names_the_file_that_was_asked_for(
+    tmp_path: Path,
+) -> None:
+    folder, _ = gptq_folder(tmp_path / "f")
+    app = make_app(folder)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await idle(pilot)
+        await press(pilot, "e", "w")
+        app.screen.query_one("#prompt-input").value = "absent/ticket.md"  # type: ignore[attr-defined]
+        await press(pilot, "enter")
+        assert any("absent/ticket.md" in notice for notice in notices(app)), notices(app)
+        assert not any(".quantscope-" in notice for notice in notices(app))
 
 
 async def test_a_report_is_never_written_into_the_checkpoint(tmp_path: Path) -> None:
