@@ -12,7 +12,7 @@ from quantscope.model import Json
 MAX_PATTERN = 512
 """A longer pattern from a file is not compiled: patterns are data, and some explode."""
 
-MAX_NAME = 256
+MAX_NAME = 192
 """A longer name matches no pattern with a repeat."""
 
 MAX_REPEATS = 4
@@ -36,6 +36,12 @@ def compiled(pattern: str) -> re.Pattern[str] | None:
         return None
 
 
+@lru_cache(maxsize=4096)
+def compiled_glob(glob: str) -> re.Pattern[str] | None:
+    """A shell pattern from a file, or None where it is too long; matching one takes no more than linear steps."""
+    return re.compile(fnmatch.translate(glob)) if len(glob) <= MAX_PATTERN else None
+
+
 def _stepwise(pattern: str) -> str:
     """The pattern with `.*text` as an atomic step where another `.*` follows: the first match is the right one."""
     return _STEP.sub(r"(?>.*?\1)", re.sub(r"(?:\.\*){2,}(?![?+])", ".*", pattern))
@@ -43,6 +49,8 @@ def _stepwise(pattern: str) -> str:
 
 def _explodes(pattern: str) -> bool:
     """Whether a pattern repeats a group that holds choices, or holds too many choices."""
+    if re.search(r"\\[1-9]|\(\?[P(]?[=(]", pattern.replace("(?=", "(")):
+        return True
     text = re.sub(r"\\.", "a", _stepwise(pattern).replace("(?>.*?", "(?:"))
     text = re.sub(r"\[\^?\]?[^\]]*\]", "a", text)
     text = re.sub(r"\(\?(?:P<\w+>|[:=!>]|<[=!]|[aiLmsux\-]+:?)", "(", text)
@@ -87,7 +95,7 @@ class NameList:
             regex for regex in (compiled(e[3:]) for e in entries if e.startswith("re:")) if regex
         )
         if shell:
-            globs = (compiled(fnmatch.translate(e)) for e in entries if "*" in e)
+            globs = (compiled_glob(e) for e in entries if "*" in e)
             self.patterns += tuple(regex for regex in globs if regex)
 
     def __bool__(self) -> bool:

@@ -40,10 +40,13 @@ def without_consequences(facts: Facts, hits: Iterable[Finding | Hit]) -> list[Fi
         for issue in facts.opened.issues
         if issue.tensor and issue.name.startswith(("st-", "gg-"))
     }
-    named = {code: _of(kept, code) for code in ("QD011", "QG001", "QG002", "QW001", "QP009")}
+    named = {
+        code: _of(kept, code) for code in ("QD011", "QG001", "QG002", "QW001", "QP009", "QV004")
+    }
     keys = {f.subject.config_key for f in named["QD011"]}
     bad_index = {f.subject.tensor for f in (*named["QG001"], *named["QG002"])}
     ignored = {f.subject.tensor for f in named["QW001"]}
+    blank = {f.subject.tensor for f in named["QV004"]}
     stateless = {f.subject.tensor for f in named["QP009"]}
 
     def follows(finding: Finding) -> bool:
@@ -55,6 +58,8 @@ def without_consequences(facts: Facts, hits: Iterable[Finding | Hit]) -> list[Fi
         if code in ("QD004", "QZ002") and subject.config_key in keys:
             return True
         if code == "QP008" and subject.tensor in stateless:
+            return True
+        if code == "QV001" and subject.tensor in blank:
             return True
         if code == "QG003" and subject.tensor in bad_index:
             return True

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -24,6 +24,8 @@ MAX_SMALL_ELEMENTS = 1 << 16
 
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config", "language_model", "thinker_config")
 """Keys under which a multimodal config nests the language model's."""
+
+T = TypeVar("T")
 
 WEIGHT_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
 
@@ -52,6 +54,14 @@ class Facts:
         self.grouping = inspection.checkpoint.grouping
         self.states = inspection.states
         self._small: dict[str, Small | None] = {}
+        self._once: dict[Callable[[Facts], Any], Any] = {}
+
+    def once(self, compute: Callable[[Facts], T]) -> T:
+        """What a function makes of these facts, computed the first time and kept."""
+        if compute not in self._once:
+            self._once[compute] = compute(self)
+        found: T = self._once[compute]
+        return found
 
     # -- files and names -------------------------------------------------------------------------
 

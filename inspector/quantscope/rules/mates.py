@@ -127,7 +127,7 @@ def _code(planes: dict[str, StoredTensor]) -> StoredTensor | None:
 def odd_ones_out(facts: Facts) -> list[Missing]:
     """Modules without a side plane that others of the same place, code dtype and rank have."""
     alike: dict[tuple[str, str, int], list[Module]] = defaultdict(list)
-    for module in modules(facts).values():
+    for module in facts.once(modules).values():
         if module.code is not None:
             key = (names.role_of(module.name), module.code.dtype, len(module.code.shape))
             alike[key].append(module)
@@ -192,12 +192,12 @@ def fp8_matrices(facts: Facts) -> list[tuple[str, StoredTensor, bool]]:
 
 def any_fp8_scale(facts: Facts) -> bool:
     """Whether any FP8 matrix has a scale."""
-    return any(scaled for _, _, scaled in fp8_matrices(facts))
+    return any(scaled for _, _, scaled in facts.once(fp8_matrices))
 
 
 def without_codes(facts: Facts) -> list[tuple[str, str, StoredTensor]]:
     """(module, suffix, stored) of weight scales whose module stores no codes though others' do."""
-    known = modules(facts)
+    known = facts.once(modules)
     paired = {
         suffix for module in known.values() if module.code is not None for suffix in module.sides
     }

@@ -266,7 +266,7 @@ class IgnoreConflict(Rule):
     def check(self, facts: Facts) -> Iterator[Hit]:
         """Coverage of each file's list over plain and quantized modules."""
         lists: dict[str, list[Any]] = defaultdict(list)
-        for entry in Exclusions(facts).entries:
+        for entry in facts.once(Exclusions).entries:
             lists[entry.source.file].append(entry)
         if len(lists) < 2:
             return

@@ -42,7 +42,7 @@ class PlaneMissing(Rule):
             seen.setdefault(orphan.module, stored)
             for suffix in orphan.missing:
                 lacking[orphan.module].setdefault(suffix, (0, 0))
-        for missing in mates.odd_ones_out(facts):
+        for missing in facts.once(mates.odd_ones_out):
             if missing.code is not None:
                 seen[missing.module] = missing.code
             lacking[missing.module][missing.suffix] = (missing.have, missing.of)
@@ -167,7 +167,7 @@ class Unrecognised(Rule):
     def check(self, facts: Facts) -> Iterator[Hit]:
         """Unrecognised tensors, folded by dtype and suffix."""
         spoken = {o.stored_name for o in facts.grouping.orphans}
-        spoken |= {m.code.name for m in mates.odd_ones_out(facts) if m.code is not None}
+        spoken |= {m.code.name for m in facts.once(mates.odd_ones_out) if m.code is not None}
         strange: set[str] = set()
         for stored in facts.grouping.unrecognised:
             module, _, suffix = stored.name.rpartition(".")

@@ -36,7 +36,7 @@ def found(facts: Facts) -> list[Found]:
 
 def sound(facts: Facts) -> Iterator[tuple[Found, Descriptor, StoredTensor]]:
     """Descriptors with a believable frame whose tensor is stored."""
-    for item in found(facts):
+    for item in facts.once(found):
         stored = facts.stored.get(item.tensor or "")
         if (
             item.descriptor is not None
@@ -73,7 +73,7 @@ class GritText(Rule):
 
     def check(self, facts: Facts) -> Iterator[Hit]:
         """Texts with a fault."""
-        for item in found(facts):
+        for item in facts.once(found):
             if item.fault:
                 yield self.hit(
                     subject(facts, item),
@@ -103,7 +103,7 @@ class GritFrame(Rule):
 
     def check(self, facts: Facts) -> Iterator[Hit]:
         """Frame and placement faults."""
-        for item in found(facts):
+        for item in facts.once(found):
             if item.descriptor is None:
                 continue
             fault = frame_fault(item.descriptor) or placement_fault(item.descriptor)
@@ -136,7 +136,7 @@ class GritGrade(Rule):
 
     def check(self, facts: Facts) -> Iterator[Hit]:
         """Frames against ids."""
-        for item in found(facts):
+        for item in facts.once(found):
             desc = item.descriptor
             if desc is None or frame_fault(desc) is not None:
                 continue
@@ -241,7 +241,7 @@ class GritDangling(Rule):
 
     def check(self, facts: Facts) -> Iterator[Hit]:
         """Names that no file stores."""
-        for item in found(facts):
+        for item in facts.once(found):
             if item.tensor is not None and item.tensor not in facts.stored:
                 yield self.hit(
                     subject(facts, item),

@@ -179,8 +179,8 @@ class Fp8WithoutScale(Rule):
         """F8 matrices without a sibling scale that no other rule speaks of."""
         if facts.is_gguf:
             return
-        spoken = {m.module for m in mates.odd_ones_out(facts)}
-        matrices = mates.fp8_matrices(facts)
+        spoken = {m.module for m in facts.once(mates.odd_ones_out)}
+        matrices = facts.once(mates.fp8_matrices)
         scaled = sum(has for _, _, has in matrices)
         if scaled:
             spoken |= {o.module for o in facts.grouping.orphans}

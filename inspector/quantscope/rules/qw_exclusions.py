@@ -9,7 +9,7 @@ from quantscope.families.modules import compiled, pattern_matches
 from quantscope.model import Subject
 from quantscope.rules import names
 from quantscope.rules.base import Hit, Page, Rule
-from quantscope.rules.exclusions import Exclusion, Exclusions
+from quantscope.rules.exclusions import Exclusion, Exclusions, beginning_with
 from quantscope.rules.facts import Facts
 
 WHOLE_MODEL_METHODS = frozenset(
@@ -36,11 +36,9 @@ class IgnoredYetQuantized(Rule):
 
     def check(self, facts: Facts) -> Iterator[Hit]:
         """Quantized modules that an entry covers."""
-        entries = Exclusions(facts).decisive
-        if not entries:
-            return
-        for state in facts.states:
-            entry = next((e for e in entries if e.covers(state.tensor.module)), None)
+        first = facts.once(Exclusions).first_decisive
+        for state in facts.states if first else ():
+            entry = first.get(state.tensor.module)
             if entry is None:
                 continue
             yield self.hit(
@@ -81,12 +79,12 @@ class PlainYetTargeted(Rule):
         """Plain matrices without an exclusion."""
         if facts.is_gguf or not facts.states or not facts.sections:
             return
-        exclusions = Exclusions(facts)
+        excluded = facts.once(Exclusions).first
         stacks = {
             p.stack for s in facts.states if (p := names.layer_of(s.tensor.module)) is not None
         }
         for module, stored in facts.plain_weights.items():
-            if exclusions.covering(module) is not None or len(stored.shape) != 2:
+            if module in excluded or len(stored.shape) != 2:
                 continue
             if names.is_embedding(module) or module in facts.by_module:
                 continue
@@ -163,12 +161,8 @@ class EntryMatchesNothing(Rule):
         """Entries that cover nothing."""
         if facts.incomplete or not facts.states:
             return
-        modules = facts.modules | set(facts.stored)
-        for entry in Exclusions(facts).decisive:
-            regex = entry.entry.removeprefix("re:") if entry.is_regex else ""
-            if any(entry.covers(module) for module in modules):
-                continue
-            if entry.entry.startswith("re:") and compiled(regex) is None:
+        for entry in facts.once(Exclusions).idle:
+            if entry.entry.startswith("re:") and compiled(entry.entry[3:]) is None:
                 continue
             head = _names_head(entry) and not any(names.is_head(m) for m in facts.modules)
             tied = head and facts.tied is not False
@@ -211,16 +205,16 @@ class EntryIsPrefix(Rule):
 
     def check(self, facts: Facts) -> Iterator[Hit]:
         """Plain entries with a dot that are proper prefixes."""
-        for entry in Exclusions(facts).decisive:
+        ordered = sorted(facts.by_module)
+        for entry in facts.once(Exclusions).decisive:
             text = entry.entry
             if entry.is_regex or "." not in text or text.endswith("."):
                 continue
-            for state in facts.states:
-                module = state.tensor.module
-                if module.startswith(text) and len(module) > len(text) and module[len(text)] != ".":
+            for module in beginning_with(ordered, text):
+                if len(module) > len(text) and module[len(text)] != ".":
                     yield self.hit(
                         Subject(
-                            tensor=state.tensor.name,
+                            tensor=facts.by_module[module][0].tensor.name,
                             file=entry.source.file,
                             config_key=str(entry.source),
                         ),
@@ -252,7 +246,7 @@ class PatternEntries(Rule):
 
     def check(self, facts: Facts) -> Iterator[Hit]:
         """Pattern entries that cover at least one plain module."""
-        for entry in Exclusions(facts).decisive:
+        for entry in facts.once(Exclusions).decisive:
             if entry.dialect != "compressed-tensors" or not entry.entry.startswith("re:"):
                 continue
             count = sum(entry.covers(module) for module in facts.plain_weights)
