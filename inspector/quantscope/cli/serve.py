@@ -11,8 +11,6 @@ from quantscope.cli import diagnostics, params
 from quantscope.cli.diagnostics import ExitCode
 from quantscope.errors import MissingExtraError, UnreadableError
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
 
 @click.command("serve", short_help="The app in a browser.")
 @params.path_argument
@@ -25,7 +23,7 @@ def command(path: str, host: str, port: int) -> int:
     if not os.path.lexists(path):
         raise UnreadableError(f"{path} does not exist", hint="check the spelling", source=path)
     try:
-        from textual_serve.server import Server
+        from quantscope.cli.serve_guard import LOOPBACK, GuardedServer
     except ModuleNotFoundError:
         raise MissingExtraError(
             "serving needs the extra `serve`", hint="pip install 'quantscope[serve]'"
@@ -36,5 +34,5 @@ def command(path: str, host: str, port: int) -> int:
             "there is no password"
         )
     words = [sys.executable, "-m", "quantscope", "open", path, "--no-restore"]
-    Server(shlex.join(words), host=host, port=port, title="quantscope").serve()
+    GuardedServer(shlex.join(words), host=host, port=port, title="quantscope").serve()
     return ExitCode.OK
