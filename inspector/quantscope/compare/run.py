@@ -23,7 +23,8 @@ from quantscope.compare.values import ChannelSums, compare_values
 from quantscope.compare.zeros import compare_zeros
 from quantscope.errors import CancelledError, QuantscopeError
 from quantscope.evidence.gates import Gate, GateName, all_gates
-from quantscope.model import CONTRACT_FIELDS, Plane
+from quantscope.infer.solver import claim_fits
+from quantscope.model import CONTRACT_FIELDS, Json, Plane
 from quantscope.session.events import Progress, ProgressThrottle
 from quantscope.session.inspection import Inspection, TensorState
 
@@ -170,11 +171,21 @@ def contract_differences(
     """Contract fields whose values in force differ."""
     if a is None or b is None:
         return ()
+    values = [(field, _in_force(a, field), _in_force(b, field)) for field in CONTRACT_FIELDS]
     return tuple(
-        ContractDifference(field=field, a=a.contract.value(field), b=b.contract.value(field))
-        for field in CONTRACT_FIELDS
-        if a.contract.value(field) != b.contract.value(field)
+        ContractDifference(field=field, a=left, b=right)
+        for field, left, right in values
+        if left != right
     )
+
+
+def _in_force(state: TensorState, field: str) -> Json:
+    """A field's value; the whole value of the reading where a declaration fixes only a part of it."""
+    value = state.contract.value(field)
+    if state.reading is not None and isinstance(value, dict):
+        whole = state.reading.contract_values().get(field)
+        return whole if claim_fits(value, whole) else value
+    return value
 
 
 def _planes(

@@ -25,6 +25,14 @@ from quantscope.model import Evidence, Json, LogicalTensor, Reading, Sample
 OPEN_FIELDS = ("element", "packing", "placement", "group", "scale")
 """Fields that samples can decide between when several values solve the equations."""
 
+ALTERNATIVES = "statistics of each candidate"
+"""Method name of the evidence drawn here."""
+
+JOINED_FIELDS = ("packing", "placement", "scale")
+"""Fields that a set of modules can decide together."""
+
+JOIN_MODULES = 8
+
 SAMPLE_GROUPS = 512
 CORRELATION_GAP = 0.25
 CORRELATION_SIGMAS = 6.0
@@ -54,6 +62,33 @@ def alternative_evidence(
         one_width = len({reading.bit_width for reading in readings}) == 1
         found.append(_judge(field, values, measured, one_width))
     return found
+
+
+def joined_alternatives(
+    field: str, steps_by_module: Sequence[Sequence[Evidence]]
+) -> Evidence | None:
+    """Decisive evidence where enough modules decide for one value and none for another.
+
+    Args:
+        field: a field of JOINED_FIELDS.
+        steps_by_module: evidence of the modules that were asked.
+    """
+    votes: list[Json] = []
+    for steps in steps_by_module:
+        for step in steps:
+            if step.method == ALTERNATIVES and step.field == field and len(step.supports) == 1:
+                votes.append(step.supports[0])
+    if len(votes) < JOIN_MODULES or any(vote != votes[0] for vote in votes):
+        return None
+    return Evidence(
+        field=field,
+        method=f"{ALTERNATIVES} over modules",
+        supports=(votes[0],),
+        strength="decisive",
+        numbers={"modules": len(votes), "against": 0},
+        sample=Sample(len(votes), len(steps_by_module), "modules"),
+        assumes=("all modules of the family are stored alike",),
+    )
 
 
 def _values(readings: Sequence[Reading], field: str) -> list[Json]:
@@ -214,7 +249,7 @@ def _judge(
     numbers["decided_by"] = by or "nothing separates the candidates"
     return Evidence(
         field=field,
-        method="statistics of each candidate",
+        method=ALTERNATIVES,
         supports=(values[winner],) if winner is not None else (),
         strength="strong" if winner is not None else None,
         numbers=numbers,

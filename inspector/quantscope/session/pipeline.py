@@ -14,7 +14,12 @@ from quantscope.decode.sampling import DEFAULT_GROUPS, total_groups
 from quantscope.errors import CancelledError, QuantscopeError
 from quantscope.families.guard import FamilyFailedError, PluginFailure, folded
 from quantscope.families.protocol import Family
-from quantscope.infer.alternatives import alternative_evidence
+from quantscope.infer.alternatives import (
+    ALTERNATIVES,
+    JOINED_FIELDS,
+    alternative_evidence,
+    joined_alternatives,
+)
 from quantscope.infer.examine import Examination, examine
 from quantscope.infer.readers import Stance, context_of, stances
 from quantscope.infer.reconcile import declared_reading, reading_in_force, reconcile, with_claims
@@ -319,14 +324,34 @@ def byte_evidence(reading: Reading, exam: Examination, claims: Sequence[Claim]) 
 
 
 def _join_sets(states: Sequence[TensorState]) -> tuple[list[TensorState], list[Evidence]]:
-    """Add set-level evidence on the zero convention to every tensor of its set."""
+    """Add what sets of tensors say together to every tensor of the set."""
+    added: dict[int, list[Evidence]] = defaultdict(list)
+    evidence = [*_join_zeros(states, added), *_join_alternatives(states, added)]
+    result = list(states)
+    for position, more in added.items():
+        member = states[position]
+        steps = (*member.evidence, *more)
+        contract = reconcile(
+            member.solved, member.claims, steps, member.undecodable, member.stances
+        )
+        result[position] = msgspec.structs.replace(
+            member,
+            evidence=steps,
+            contract=contract,
+            reading=reading_in_force(member.solved, contract),
+        )
+    return result, evidence
+
+
+def _join_zeros(
+    states: Sequence[TensorState], added: dict[int, list[Evidence]]
+) -> Iterable[Evidence]:
+    """The zero convention over the modules of each family."""
     sets: dict[str, list[int]] = defaultdict(list)
     for position, state in enumerate(states):
         signed = state.reading is not None and _is_signed(state.reading)
         if state.exam.codes is not None and state.exam.codes.zero.stored_seen and not signed:
             sets[state.tensor.family].append(position)
-    result = list(states)
-    evidence: list[Evidence] = []
     for positions in sets.values():
         members = [states[position] for position in positions]
         step = set_evidence(
@@ -335,19 +360,27 @@ def _join_sets(states: Sequence[TensorState]) -> tuple[list[TensorState], list[E
         )
         if step is None:
             continue
-        evidence.append(step.evidence)
-        for number, (position, member) in enumerate(zip(positions, members, strict=True)):
-            steps = (*member.evidence, step.evidence_for(number))
-            contract = reconcile(
-                member.solved, member.claims, steps, member.undecodable, member.stances
-            )
-            result[position] = msgspec.structs.replace(
-                member,
-                evidence=steps,
-                contract=contract,
-                reading=reading_in_force(member.solved, contract),
-            )
-    return result, evidence
+        for number, position in enumerate(positions):
+            added[position].append(step.evidence_for(number))
+        yield step.evidence
+
+
+def _join_alternatives(
+    states: Sequence[TensorState], added: dict[int, list[Evidence]]
+) -> Iterable[Evidence]:
+    """Packing, placement and scale direction over the modules of each family."""
+    sets: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for position, state in enumerate(states):
+        for step in state.evidence:
+            if step.method == ALTERNATIVES and step.field in JOINED_FIELDS:
+                sets[(state.tensor.family, step.field)].append(position)
+    for (_, field), positions in sets.items():
+        joined = joined_alternatives(field, [states[p].evidence for p in positions])
+        if joined is None:
+            continue
+        for position in positions:
+            added[position].append(joined)
+        yield joined
 
 
 def with_findings(inspection: Inspection, findings: Iterable[Finding]) -> Inspection:
