@@ -51,6 +51,35 @@ def test_a_clean_model_of_30_layers_fits_one_screen_and_claims_nothing(
     assert sum(entry["count"] for entry in document["tensors"]) == 120
 
 
+def test_what_held_is_said_of_the_scales_that_were_read_and_of_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_gptq(tmp_path, LAYERS[:2])
+    file = tmp_path / "model.safetensors"
+    raw = file.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    planes = {
+        name: (entry["shape"], entry["data_offsets"])
+        for name, entry in json.loads(raw[8 : 8 + size]).items()
+        if name.endswith(".scales")
+    }
+    counts = [int(np.prod(shape)) for shape, _ in planes.values()]
+
+    def words() -> str:
+        main.run(["scan", str(tmp_path)])
+        return " ".join(capsys.readouterr().out.split())
+
+    assert f"no NaN or Inf in the {sum(counts)} scale values read" in words()
+    last = max(planes, key=lambda name: planes[name][1][1])
+    file.write_bytes(raw[: 8 + size + planes[last][1][0]])
+    cut = words()
+    left = sum(counts) - int(np.prod(planes[last][0]))
+    assert f"no NaN or Inf in the {left} scale values read" in cut
+    assert "no NaN or Inf in scales" not in cut
+    main.run(["scan", str(tmp_path), "--headers-only"])
+    assert "NaN or Inf" not in capsys.readouterr().out
+
+
 def test_a_contradiction_gives_2_and_fail_on_lowers_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

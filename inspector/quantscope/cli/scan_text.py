@@ -268,7 +268,7 @@ def _looked_at(report: Report, columns: int) -> Iterator[str]:
 
 
 def held_words(report: Report) -> str:
-    """How many size equations hold, and how many tensors say what their bytes say."""
+    """How many size equations hold, how many tensors say what their bytes say, which scales were seen."""
     holding = equations = agreeing = tensors = 0
     for entry in report.tensors:
         demanded = [e for e in entry.equations if e.holds is not None]
@@ -278,13 +278,10 @@ def held_words(report: Report) -> str:
         agreeing += entry.count * all(f.match != "disagree" for f in entry.contract.values())
     if not tensors:
         return "no quantized tensor"
-    odd = sum(
-        p.nan + p.inf
-        for entry in report.tensors
-        if entry.statistics
-        for p in entry.statistics.planes
-    )
-    values = "" if report.scope.mode == "headers" else f"; {odd or 'no'} NaN or Inf in scales"
+    planes = [p for entry in report.tensors if entry.statistics for p in entry.statistics.planes]
+    odd = sum(p.nan + p.inf for p in planes)
+    read = sum(p.examined for p in planes)
+    values = f"; {odd or 'no'} NaN or Inf in the {read} scale values read" if read else ""
     return f"{holding} of {equations} size equations; no contradiction in {agreeing} of {tensors} tensors{values}"
 
 
