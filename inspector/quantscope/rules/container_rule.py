@@ -45,11 +45,13 @@ class ContainerRule(Rule):
 
     def _hit(self, facts: Facts, issue: ContainerIssue, advice: Advice) -> Hit:
         state = facts.by_stored.get(issue.tensor or "")
+        key = issue.data.get("key") if issue.name.startswith("gg-") else None
         subject = Subject(
             tensor=state.tensor.name if state is not None else None,
             stored=issue.tensor,
             file=issue.file,
             byte_range=issue.byte_range,
+            config_key=f"{issue.file}#{key}" if isinstance(key, str) else None,
             field=None if issue.tensor or issue.name.startswith(("st-", "gg-")) else issue.name,
         )
         return self.hit(

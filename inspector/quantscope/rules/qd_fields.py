@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from quantscope.infer.solver import claim_fits, compatible
 from quantscope.model import Claim, Json, Severity, Source, Subject
+from quantscope.rules import names
 from quantscope.rules.base import Hit, Page, Rule
 from quantscope.rules.facts import Facts
 from quantscope.rules.field_rule import FieldRule, contradicting, word
@@ -204,6 +207,18 @@ class GroupContradicts(FieldRule):
         reports=("TensorRT-LLM#648", "torchchat#37"),
     )
 
+    def of_state(self, facts: Facts, state: TensorState) -> Hit | None:
+        """A violation too where the planes fit no usual grouping and a mate keeps the declared one."""
+        hit = super().of_state(facts, state)
+        if hit is None or not _odd_grouping(hit.finding.data["inferred"]):
+            return hit
+        declared = hit.finding.data["declared"]
+        mates = facts.roles.get(names.role_of(state.tensor.module), ())
+        if not any(_keeps_group(mate, declared) for mate in mates if mate is not state):
+            return hit
+        finding = msgspec.structs.replace(hit.finding, severity="violation", who="producer")
+        return msgspec.structs.replace(hit, finding=finding)
+
     def severity_of(self, state: TensorState, claim: Claim, inferred: Json) -> Severity:
         """Violation for a size that no scale plane of this width can have, else disagreement."""
         size = claim.value.get("size") if isinstance(claim.value, dict) else None
@@ -215,6 +230,21 @@ class GroupContradicts(FieldRule):
         """The size that fits."""
         size = value.get("size") if isinstance(value, dict) else None
         return f"set {claim.source} to {-1 if size is None else size}"
+
+
+def _odd_grouping(value: Json) -> bool:
+    """Whether a group is of no size that a quantizer uses: it only comes of a plane that lost or turned rows."""
+    size = value.get("size") if isinstance(value, dict) else None
+    if isinstance(size, list | tuple):
+        return size[0] != size[1] and 1 not in size
+    return isinstance(size, int) and size & (size - 1) != 0
+
+
+def _keeps_group(state: TensorState, declared: Json) -> bool:
+    """Whether a tensor's own planes have the declared grouping."""
+    chosen = state.solved.chosen
+    fits = chosen is not None and bool(state.solved.solutions)
+    return fits and chosen is not None and claim_fits(declared, chosen.contract_values()["group"])
 
 
 class PackingContradicts(FieldRule):
@@ -404,11 +434,11 @@ class KeysContradict(Rule):
             for field in state.contract.fields.values()
             for claim in (_rivals(field.declared) or ())
         }
-        for names in self.KEYS:
+        for spellings in self.KEYS:
             found = [
                 (section.source(name), section.get(name))
                 for section in facts.sections
-                for name in names
+                for name in spellings
                 if section.get(name) is not None
             ]
             for source, value in found[1:]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from quantscope.model import Equation, Plane
+from quantscope.model import Equation, Plane, Subject
 from quantscope.rules import dims, names
 from quantscope.rules.base import Hit, Page, Rule
-from quantscope.rules.facts import Facts
+from quantscope.rules.facts import WEIGHT_DTYPES, Facts
 from quantscope.rules.field_rule import word
 from quantscope.rules.qz import is_unpacked
 from quantscope.session.inspection import TensorState
@@ -70,6 +70,9 @@ class NoReadingFits(Rule):
     def _broken(self, facts: Facts, state: TensorState, broken: Sequence[Equation]) -> Hit:
         equation = broken[0]
         plane = state.tensor.plane_named(equation.plane)
+        odd = _odd_one(facts, state)
+        if odd is not None and odd[0].suffix != equation.plane:
+            return self._unlike(facts, state, *odd)
         kind = "ORIENT" if _turned(facts, state) else _kind_of(state, equation, plane)
         if kind == "ORIENT":
             plane = state.tensor.plane("codes") or plane
@@ -103,6 +106,56 @@ class NoReadingFits(Rule):
             },
             would_settle="the producer's own planes of this module",
         )
+
+    def _unlike(
+        self, facts: Facts, state: TensorState, plane: Plane, mate: TensorState, usual: Plane
+    ) -> Hit:
+        """The one plane that is not as in a mate whose planes fit; the sizes alone would blame another."""
+        turned = plane.shape == usual.shape[::-1] != usual.shape
+        return self.hit(
+            facts.of_tensor(state, plane),
+            f"{plane.suffix} is {plane.dtype} {list(plane.shape)} and fits no other plane; "
+            f"{mate.tensor.module} has {usual.dtype} {list(usual.shape)}",
+            fold=f"{plane.suffix}|{plane.shape}|{usual.shape}",
+            impact="the tensor cannot be decoded as a whole; a reader that does not check reads past a plane",
+            try_=f"write {state.tensor.module}.{plane.suffix} again with the producer's tool",
+            kind="ORIENT" if turned else _role_kind(state, plane, usual),
+            data={
+                "plane": plane.suffix,
+                "expected_shape": list(usual.shape),
+                "actual_shape": list(plane.shape),
+                "mate": mate.tensor.module,
+            },
+            would_settle="the producer's own planes of this module",
+        )
+
+
+def _odd_one(facts: Facts, state: TensorState) -> tuple[Plane, TensorState, Plane] | None:
+    """The only plane of a tensor that has another shape or dtype than the same plane of a solved mate."""
+    for mate in facts.roles.get(names.role_of(state.tensor.module), ()):
+        if mate is state or not mate.solved.solutions or mate.tensor.word != state.tensor.word:
+            continue
+        pairs = [(plane, mate.tensor.plane_named(plane.suffix)) for plane in state.tensor.planes]
+        differs = [
+            (plane, usual)
+            for plane, usual in pairs
+            if usual is not None and (plane.shape, plane.dtype) != (usual.shape, usual.dtype)
+        ]
+        if len(differs) == 1 and len(pairs) == len(mate.tensor.planes):
+            return differs[0][0], mate, differs[0][1]
+        return None
+    return None
+
+
+def _role_kind(state: TensorState, plane: Plane, usual: Plane) -> str:
+    """Fault kind of a plane that is unlike its mates'."""
+    if "bnb" in f"{state.tensor.family} {state.tensor.word}":
+        return "BNB"
+    if plane.role in ("scale", "scale2"):
+        if plane.shape == usual.shape:
+            return "SCALE-DTYPE"
+        return "GROUP" if len(plane.shape) == len(usual.shape) else "SCALE-SHAPE"
+    return {"codes": "PACK-BITS", "group_index": "G-IDX"}.get(plane.role, "ZP-PRESENCE")
 
 
 def _one_a_part(state: TensorState, equation: Equation) -> bool:
@@ -333,7 +386,8 @@ class ShapeAgainstConfig(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Hit]:
-        """Misfits of solved tensors."""
+        """A hidden_size that nothing stored has, then misfits of solved tensors."""
+        yield from self._hidden_size(facts)
         for misfit in dims.misfits(facts):
             state = misfit.state
             if not state.solved.solutions:
@@ -341,8 +395,10 @@ class ShapeAgainstConfig(Rule):
             rows, cols = misfit.expected.rows, misfit.expected.cols
             wanted = f"[{min(rows)}, {min(cols)}]"
             turned = misfit.axis == "transposed"
+            index = state.tensor.plane("group_index")
+            short = index is not None and index.shape == (misfit.shape[1],) and misfit.axis == "in"
             yield self.hit(
-                facts.of_tensor(state, state.tensor.plane("codes"), "shape"),
+                facts.of_tensor(state, index if short else state.tensor.plane("codes"), "shape"),
                 f"planes make {list(misfit.shape)}, config.json and the other modules say {wanted}"
                 + (": the weight is transposed" if turned else ""),
                 fold=f"{misfit.shape}|{wanted}",
@@ -350,9 +406,39 @@ class ShapeAgainstConfig(Rule):
                 if turned
                 else "the weight is cut or padded",
                 try_=f"write {state.tensor.module} again with the producer's tool",
-                kind="ORIENT" if turned else None,
+                kind="ORIENT" if turned else "G-IDX" if short else None,
                 data={"shape": list(misfit.shape), "rows": sorted(rows), "cols": sorted(cols)},
             )
+
+    def _hidden_size(self, facts: Facts) -> Iterator[Hit]:
+        """The plain embedding and the last norm agree on a width, and config.json says another."""
+        said, source = facts.model_value("hidden_size")
+        if source is None or not isinstance(said, int) or facts.is_gguf:
+            return
+        widths = {
+            stored.shape[-1]: stored
+            for name, stored in facts.stored.items()
+            if stored.dtype in WEIGHT_DTYPES
+            and (
+                (name.endswith("model.norm.weight") and len(stored.shape) == 1)
+                or (names.is_embedding(names.parent(name)) and len(stored.shape) == 2)
+            )
+        }
+        norms = [name for name in facts.stored if name.endswith("model.norm.weight")]
+        if len(widths) != 1 or said in widths or not norms:
+            return
+        width, stored = next(iter(widths.items()))
+        yield self.hit(
+            Subject(stored=stored.name, file=source.file, config_key=str(source), field="shape"),
+            f"{source} is {said}, the embedding and the last norm have {width}",
+            fold=str(source),
+            impact="loaders refuse the file: every shape differs",
+            try_=f"set {source} to {width}",
+            who="config",
+            severity="disagreement",
+            kind="CONFIG-CONFLICT",
+            data={"declared": said, "stored": width},
+        )
 
 
 RULES = (NoReadingFits, SeveralReadings, PartialGroup, LoosePacking, ShapeAgainstConfig)

@@ -320,6 +320,19 @@ class KvScales(Rule):
         stack = places[0].stack
         have = {place.index for place in places if place.stack == stack}
         total = len(facts.layers.get(stack, {}))
+        for index, names_there in sorted(_halves(stored, stack).items()):
+            half = next(iter(names_there))
+            other = "v_scale" if half == "k_scale" else "k_scale"
+            yield self.hit(
+                facts.of_stored(names_there[half]),
+                f"layer {index} has a {half} and no {other}",
+                fold=f"half|{other}",
+                many=f"{{count}} layers have a {half} and no {other}",
+                impact="none on weights; the other half of the cache runs at 1.0",
+                try_=f"calibrate and store {other}",
+                severity="warning",
+                data={"missing": other},
+            )
         if 0 < len(have) < total:
             yield self.hit(
                 facts.of_stored(stored[0]),
@@ -379,6 +392,18 @@ def _kv_tensors(facts: Facts, declared: bool) -> Iterator[StoredTensor]:
         for stored in facts.ending("output_scale"):
             if names.last(names.parent(stored.name)) in ("k_proj", "v_proj"):
                 yield stored
+
+
+def _halves(stored: list[StoredTensor], stack: str) -> dict[int, dict[str, StoredTensor]]:
+    """Layers with only one of k_scale and v_scale where others have both, with the one that they have."""
+    have: dict[int, dict[str, StoredTensor]] = defaultdict(dict)
+    for tensor in stored:
+        place, last = names.layer_of(tensor.name), names.last(tensor.name)
+        if place is not None and place.stack == stack and last in ("k_scale", "v_scale"):
+            have[place.index][last] = tensor
+    if all(len(found) == 1 for found in have.values()):
+        return {}
+    return {index: found for index, found in have.items() if len(found) == 1}
 
 
 def _spelling(name: str) -> str:

@@ -10,6 +10,9 @@ from quantscope.model import Json, Severity, Subject
 from quantscope.rules.base import Hit, Page, Rule
 from quantscope.rules.facts import Facts
 
+_EXPERT = re.compile(r"\.ffn_(gate|up|down)\.\d+\.weight$")
+"""An expert stored as a tensor of its own, as converters did before experts were stacked."""
+
 
 class GgufMetadata(Rule):
     """A key of the model disagrees with the dimensions of a tensor."""
@@ -202,6 +205,11 @@ class GgufMetadata(Rule):
     def _experts(self, facts: Facts, arch: str) -> Iterator[Hit]:
         key = f"{arch}.expert_count"
         said = self._number(facts, key)
+        routed = any(
+            "_exps." in n or ".ffn_gate_inp." in n or _EXPERT.search(n) for n in facts.stored
+        )
+        if said is not None and said > 1 and not routed and not facts.incomplete:
+            yield self._differs(facts, key, None, said, 0, "the experts stored are")
         for name, stored in facts.stored.items():
             if not name.endswith("_exps.weight") or len(stored.shape) != 3:
                 continue

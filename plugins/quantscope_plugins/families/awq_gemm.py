@@ -116,7 +116,9 @@ class AwqGemm(FamilyBase):
         qzeros = tensor.plane("zero")
         sizes = [int(size) for size in tensor.fact("sizes").split(",") if size]
         orders = tuple(reversed(ORDERS)) if tensor.fact("sequential") else ORDERS
-        for level in scale_grid.in_levels(qweight.shape[0], scales.shape[0], sizes):
+        counts = scale_grid.row_counts(scales, qzeros)
+        levels = (lv for n in counts for lv in scale_grid.in_levels(qweight.shape[0], n, sizes))
+        for level in dict.fromkeys(levels):
             for order in orders:
                 yield Reading(
                     element="u4",

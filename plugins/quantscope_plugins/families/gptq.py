@@ -156,12 +156,14 @@ class Gptq(FamilyBase):
         if qweight is None or scales is None or len(qweight.shape) != 2:
             return
         g_idx = tensor.plane("group_index")
-        n_groups = scales.shape[0] if len(scales.shape) == 2 else 1
+        counts = scale_grid.row_counts(scales, tensor.plane("zero"))
         for bit_width in BIT_WIDTHS:
             n_in = _n_in(qweight, g_idx, bit_width)
             if n_in <= 0:
                 continue
-            for level in scale_grid.in_levels(n_in, n_groups, _sizes(tensor)):
+            sizes = _sizes(tensor)
+            levels = (lv for count in counts for lv in scale_grid.in_levels(n_in, count, sizes))
+            for level in dict.fromkeys(levels):
                 for order in _orders(tensor, bit_width):
                     yield from _readings(tensor, bit_width, (qweight.shape[1], n_in), level, order)
 

@@ -164,7 +164,10 @@ class Quanto(FamilyBase):
         widths = (2, 4) if tensor.word.endswith("qint2") else (4, 2)
         n_groups = scale.shape[0] if len(scale.shape) == 2 else 0
         for width in widths:
-            for shape in _shapes(tensor, n_groups, data.shape[1]):
+            full = data.shape[0] * 8 // width
+            fits = ceil_div(n_groups * width, 8) == data.shape[0]
+            count = n_groups if fits and _rows(tensor, "minimum") != full else full
+            for shape in _shapes(tensor, count, data.shape[1]):
                 matrix = _matrix(shape, data.shape[1], width)
                 yield self._bits_reading(tensor, matrix, scale)
 
@@ -322,6 +325,11 @@ def _qtype_by_shape(data: StoredTensor, scale: StoredTensor | None) -> str:
 
 def _rounding(scale: Plane) -> Literal["f16", "bf16", "f32"]:
     return {"F16": "f16", "BF16": "bf16"}.get(scale.dtype, "f32")  # type: ignore[return-value]
+
+
+def _rows(tensor: LogicalTensor, role: str) -> int:
+    plane = tensor.plane(role)
+    return plane.shape[0] if plane is not None and plane.shape else 0
 
 
 def _shapes(tensor: LogicalTensor, n_groups: int, size: int) -> list[tuple[int, int]]:

@@ -62,6 +62,12 @@ def run_sizes(extent: int, n_groups: int, declared: Iterable[int] = ()) -> list[
     return list(dict.fromkeys(sizes))
 
 
+def row_counts(scales: Plane, zeros: Plane | None) -> list[int]:
+    """Numbers of groups that a [G, N] scale plane and its zero plane have: one where they fit together."""
+    planes = [plane for plane in (scales, zeros) if plane is not None and len(plane.shape) == 2]
+    return list(dict.fromkeys(plane.shape[0] for plane in planes)) or [1]
+
+
 def in_levels(n_in: int, n_groups: int, declared: Iterable[int] = ()) -> list[GroupLevel]:
     """Levels along the input axis for G scales a row; one group is a whole row unless declared otherwise."""
     if n_groups == 1:
