@@ -415,7 +415,7 @@ STRATEGIES = frozenset(
 
 def _scheme_fault(weights: dict[str, Json]) -> tuple[str, str] | None:
     bits, kind = weights.get("num_bits"), weights.get("type", "int")
-    if not isinstance(bits, int) or isinstance(bits, bool) or not 1 <= bits <= 16:
+    if not isinstance(bits, int) or isinstance(bits, bool) or bits not in (*range(1, 9), 16):
         return "num_bits", f"num_bits is {bits!r}"
     if kind not in ("int", "float", None):
         return "type", f"type is {kind!r}"

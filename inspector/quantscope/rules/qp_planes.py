@@ -225,7 +225,7 @@ class Unrecognised(Rule):
             fold=f"{suffix}|{odd.shape}|{mate.tensor.family}",
             impact="the tensor cannot be decoded; a reader that does not check reads past a plane",
             try_=f"write {module} again with the producer's tool",
-            severity="violation",
+            severity="disagreement" if kind == "SCALE-DTYPE" else "violation",
             kind=kind,
             data={"shape": list(odd.shape), "mates": count, "family": mate.tensor.word},
         )
