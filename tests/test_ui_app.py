@@ -15,7 +15,15 @@ from quantscope_views.screens.triage import TriageScreen
 from quantscope_views.widgets.key_line import KeyLine
 from quantscope_views.workspace import Workspace
 from textual import events
-from ui_driver import gptq_folder, idle, make_app, press, screen_text, typed
+from ui_driver import (
+    gptq_folder,
+    idle,
+    make_app,
+    notices,
+    press,
+    screen_text,
+    typed,
+)
 
 SMALL = (80, 24)
 
@@ -359,6 +367,15 @@ async def test_the_worst_finding_is_selected_until_a_person_selects_another() ->
     workspace.choose_finding(1)
     workspace.take_inspection(seen("worse", "broken", "note"), tally, "all")
     assert workspace.finding.id == "note"
+
+
+async def test_ctrl_c_tells_the_key_that_the_help_names(tmp_path: Path) -> None:
+    folder, _ = gptq_folder(tmp_path / "f")
+    app = make_app(folder)
+    async with app.run_test(size=SMALL) as pilot:
+        await idle(pilot)
+        await press(pilot, "ctrl+c")
+        assert "q leaves" in notices(app)
 
 
 async def test_the_palette_offers_actions_and_tensors(tmp_path: Path) -> None:

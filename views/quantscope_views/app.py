@@ -11,6 +11,7 @@ from textual.binding import BindingType
 from textual.command import Provider
 from textual.screen import Screen
 
+from quantscope_views.actions import shown_key
 from quantscope_views.bindings import bindings_for
 from quantscope_views.bridge import Bridge
 from quantscope_views.keymap import keymap_path, read_keymap
@@ -153,6 +154,14 @@ class QuantscopeApp(Navigation):
     async def run_action(self, *args: Any, **options: Any) -> bool:
         """No action once the app is leaving: keys typed ahead are dropped."""
         return False if self._exit else await super().run_action(*args, **options)
+
+    def action_help_quit(self) -> None:
+        """Ctrl+C is for copying; whoever meant to leave is told the key that the help names."""
+        keys = (
+            key for key, active in self.active_bindings.items() if active.binding.id == "app.quit"
+        )
+        key = shown_key(next(keys, "ctrl+q"))
+        self.notify(f"{key} leaves", timeout=3, markup=False)
 
     def _leave(self, sure: bool | None) -> None:
         if sure:
