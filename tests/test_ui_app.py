@@ -22,6 +22,7 @@ from ui_driver import (
     notices,
     press,
     screen_text,
+    sharded_folder,
     typed,
 )
 
@@ -376,6 +377,27 @@ async def test_ctrl_c_tells_the_key_that_the_help_names(tmp_path: Path) -> None:
         await idle(pilot)
         await press(pilot, "ctrl+c")
         assert "q leaves" in notices(app)
+
+
+async def test_an_offset_past_the_end_is_refused_and_one_in_shards_names_its_file(
+    tmp_path: Path,
+) -> None:
+    folder = sharded_folder(tmp_path / "f", (5, 0, 0))
+    first = folder / "model-00001-of-00003.safetensors"
+    size = first.stat().st_size
+    app = make_app(folder)
+    async with app.run_test(size=SMALL) as pilot:
+        await idle(pilot)
+        await press(pilot, "g")
+        await typed(pilot, f"{size:#x}")
+        await press(pilot, "enter")
+        assert f"{first.name} has no byte {size:#x}: it ends at {size:#x}" in notices(app)
+        assert isinstance(app.screen, TriageScreen)
+        await press(pilot, "g")
+        await typed(pilot, f"{size - 1:#x}")
+        await press(pilot, "enter")
+        assert f"{size - 1:#x} of {first.name}, the first of 3 files" in notices(app)
+        assert not isinstance(app.screen, TriageScreen)
 
 
 async def test_the_palette_offers_actions_and_tensors(tmp_path: Path) -> None:

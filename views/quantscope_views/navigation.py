@@ -251,8 +251,18 @@ class Navigation(Intake):
     def _go_to_offset(self, byte_offset: int) -> None:
         """The tensor that owns a byte of the first file, else plain hex."""
         checkpoint = self.workspace.checkpoint
-        if checkpoint is None:
+        if checkpoint is None or not checkpoint.opened.files:
             return
+        first, count = checkpoint.opened.files[0], len(checkpoint.opened.files)
+        file_name = inert(first.name)
+        if byte_offset >= first.size:
+            words = f"{file_name} has no byte {byte_offset:#x}: it ends at {first.size:#x}"
+            self.notify(words, severity="warning", markup=False)
+            return
+        if count > 1:
+            self.notify(
+                f"{byte_offset:#x} of {file_name}, the first of {count} files", markup=False
+            )
         for stored in checkpoint.opened.tensors:
             if stored.file_id == 0 and 0 <= byte_offset - stored.byte_offset < stored.nbytes:
                 try:
@@ -261,8 +271,7 @@ class Navigation(Intake):
                     break
                 self.open_tensor(name, tab="bytes", byte_offset=byte_offset)
                 return
-        if checkpoint.opened.files:
-            self.show_raw(checkpoint.opened.files[0].file_id, byte_offset)
+        self.show_raw(first.file_id, byte_offset)
 
     def present_place(self) -> Place:
         """Where the app is."""
