@@ -336,3 +336,25 @@ def test_typed_errors_of_a_family_pass_unchanged(third_parties: None) -> None:
     with pytest.raises(QuantscopeError, match="told apart") as caught:
         GuardedFamily(Refuses()).undecodable(None)  # type: ignore[arg-type]
     assert not isinstance(caught.value, FamilyFailedError)
+
+
+def test_the_example_of_the_documentation_decodes(tmp_path: Path) -> None:
+    text = (DATA.parents[1] / "docs" / "plugins.md").read_text(encoding="utf-8")
+    found: dict[str, Any] = {}
+    exec(text.split("```python\n")[1].split("```")[0], found)
+    codes = np.arange(-60, 60, dtype=np.int8).reshape(6, 20)
+    scale = np.linspace(0.1, 0.7, 6, dtype=np.float32)
+    folder = write_checkpoint(tmp_path / "c", {"m.rows8": codes, "m.rows8_scale": scale}, {})
+    registry = FamilyRegistry([found["Rows8"]()])
+    with Checkpoint.open(str(folder), registry) as checkpoint:
+        inspection = inspect(checkpoint)
+        (state,) = inspection.states
+        assert not inspection.failures
+        assert state.reading is not None
+        family, reader = checkpoint.family(state.tensor), checkpoint.reader()
+        window = Window(range(1, 5), range(3, 20))
+        decoded = decode_window(family, state.tensor, state.reading, window, reader)
+        cell = family.locate(state.tensor, state.reading, 2, 7, reader)
+        stored = checkpoint.sources[0].read_at(cell.bits[0].byte_offset, 1)
+    np.testing.assert_array_equal(decoded, codes.astype(np.float32)[1:5, 3:] * scale[1:5, None])
+    assert np.frombuffer(stored, np.int8)[0] == codes[2, 7]

@@ -173,7 +173,7 @@ def npy_chunks(decode: Any, window: Window) -> Iterator[bytes]:
     import numpy as np
 
     from quantscope.decode.parts import Window
-    from quantscope.decode.window import STREAM_ELEMENTS
+    from quantscope.decode.window import STREAM_ELEMENTS, row_major
 
     step = max(1, STREAM_ELEMENTS // max(1, len(window.cols)))
     first = np.asarray(
@@ -189,10 +189,10 @@ def npy_chunks(decode: Any, window: Window) -> Iterator[bytes]:
     head = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': {shape}, }}"
     padded = head + " " * (-(len(head) + 11) % 64) + "\n"
     yield b"\x93NUMPY\x01\x00" + struct.pack("<H", len(padded)) + padded.encode("latin-1")
-    yield first.astype(dtype).tobytes()
+    yield row_major(first, dtype).tobytes()
     for start in range(window.rows.start + step, window.rows.stop, step):
         rows = range(start, min(start + step, window.rows.stop))
-        yield np.asarray(decode(Window(rows, window.cols))).astype(dtype).tobytes()
+        yield row_major(np.asarray(decode(Window(rows, window.cols))), dtype).tobytes()
 
 
 def _text(values: Array, window: Window) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,8 +15,11 @@ from quantscope.families.guard import FamilyFailedError, PluginFailure
 from quantscope.families.protocol import Family
 from quantscope.model import LogicalTensor, Reading
 
-STREAM_ELEMENTS = 1 << 22
-"""Elements of one streamed piece: 16 MiB of float32."""
+STREAM_ELEMENTS = 1 << 20
+"""Elements of one streamed piece: 4 MiB of float32, little enough that memory is used again and not fetched anew."""
+
+TURN = 128
+"""Side of the squares in which a transposed array is copied."""
 
 
 def check_window(reading: Reading, window: Window) -> None:
@@ -134,6 +138,25 @@ def _unfit(tensor: LogicalTensor, problem: Exception) -> UndecodableError:
         f"({type(problem).__name__}: {problem})",
         source=tensor.name,
     )
+
+
+def row_major(values: Array, dtype: np.dtype[Any] | None = None) -> Array:
+    """A [rows, columns] array in C order, itself where it is so already.
+
+    Families whose words run down the input axis give transposed arrays; those are copied square by square, which
+    stays in the cache where numpy's own copy does not.
+    """
+    dtype = values.dtype if dtype is None else dtype
+    if values.ndim != 2 or values.flags.c_contiguous or not values.flags.f_contiguous:
+        return np.ascontiguousarray(values, dtype)
+    out = np.empty(values.shape, dtype)
+    n_rows, n_cols = values.shape
+    for row in range(0, n_rows, TURN):
+        rows = slice(row, row + TURN)
+        for col in range(0, n_cols, TURN):
+            cols = slice(col, col + TURN)
+            out[rows, cols] = values[rows, cols]
+    return out
 
 
 def failure_of(
