@@ -16,6 +16,7 @@ from quantscope.decode.bits import AWQ_ORDER, unpack_words
 from quantscope.decode.parts import Array, Parts, Window
 from quantscope.decode.plane_reader import PlaneReader
 from quantscope.decode.roundings import round_to
+from quantscope.decode.window import row_major
 from quantscope.families.base import SCALE_WORDS, FamilyBase, ceil_div, demand, element_span
 from quantscope.families.declarations import Declarations
 from quantscope.families.index import TensorIndex
@@ -208,7 +209,10 @@ class AwqGemm(FamilyBase):
         reader: PlaneReader,
         as_producer: bool,
     ) -> Array | None:
-        """Whole groups and words row by row of the stored matrix; None leaves the window to `parts`."""
+        """Whole groups and words; None leaves the window to `parts`.
+
+        Words are turned before they are unpacked: eight codes move at once, and rows come out one after the other.
+        """
         qweight, scales = tensor.plane("codes"), tensor.plane("scale")
         rows, cols, size = window.rows, window.cols, reading.group_size
         if (
@@ -224,20 +228,28 @@ class AwqGemm(FamilyBase):
             return None
         used = range(cols.start // size, ceil_div(cols.stop, size))
         words = range(rows.start // PER_WORD, rows.stop // PER_WORD)
-        packed = reader.read(qweight, cols, words)
+        packed = row_major(reader.read(qweight, cols, words).T)
         order = AWQ_ORDER if reading.packing.order == "awq" else None
         zero, _ = self._zeros(tensor, reading, used, rows, reader)
+
+        def unpack(lines: slice, codes: Array) -> None:
+            first, last = lines.start // PER_WORD, ceil_div(lines.stop, PER_WORD)
+            if lines.start % PER_WORD or lines.stop % PER_WORD:
+                begin = lines.start - first * PER_WORD
+                held = unpack_words(packed[first:last], 4, axis=0, order=order)
+                np.copyto(codes, held[begin : begin + codes.shape[0]])
+            else:
+                unpack_words(packed[first:last], 4, axis=0, order=order, out=codes)
+
         out = decode_lines(
-            lambda lines, codes: unpack_words(packed[lines], 4, order=order, out=codes),
-            reader.floats(scales, used, rows),
-            zero.T.astype(np.float32) if zero.size > 1 else float(zero[0, 0]),
+            unpack,
+            reader.floats(scales, used, rows).T,
+            zero.astype(np.float32) if zero.size > 1 else float(zero[0, 0]),
             size,
-            group_axis=0,
-            out=np.empty((len(cols), len(rows)), np.float32),
+            group_axis=1,
+            out=np.empty(window.shape, np.float32),
         )
-        if as_producer:
-            out = round_to(out, reading.arithmetic.output)
-        return out.T
+        return round_to(out, reading.arithmetic.output) if as_producer else out
 
     @staticmethod
     def _zeros(

@@ -13,9 +13,11 @@ from typing import ClassVar
 
 import numpy as np
 from quantscope.containers.records import StoredTensor
-from quantscope.decode.affine import decode_columns
+from quantscope.decode.affine import decode_lines
+from quantscope.decode.bits import unpack_words
 from quantscope.decode.parts import Array, Parts, Window
 from quantscope.decode.plane_reader import STORAGE_BITS, PlaneReader
+from quantscope.decode.window import row_major
 from quantscope.errors import UndecodableError
 from quantscope.families.base import SCALE_WORDS, FamilyBase, ceil_div, demand, element_span
 from quantscope.families.declarations import Declarations
@@ -250,7 +252,10 @@ class Gptq(FamilyBase):
         reader: PlaneReader,
         as_producer: bool,
     ) -> Array | None:
-        """Whole groups of natural order straight from their words; None leaves the window to `parts`."""
+        """Whole groups of natural order straight from their words; None leaves the window to `parts`.
+
+        Words are turned before they are unpacked: eight codes move at once, and rows come out one after the other.
+        """
         qweight, scales = tensor.plane("codes"), tensor.plane("scale")
         size, cols = reading.group_size, window.cols
         if (
@@ -269,16 +274,20 @@ class Gptq(FamilyBase):
         if not np.array_equal(_group_numbers(tensor, reading, cols, reader), natural):
             return None
         used = range(cols.start // size, ceil_div(cols.stop, size))
-        words, _ = _axis(reading, STORAGE_BITS[qweight.dtype]).cover(cols, qweight.shape[0])
+        axis = _axis(reading, STORAGE_BITS[qweight.dtype])
+        words, _ = axis.cover(cols, qweight.shape[0])
         zero, _ = self._zeros(tensor, reading, used, window.rows, reader)
-        columns = decode_columns(
-            reader.read(qweight, words, window.rows),
-            reading.bit_width,
-            reader.floats(scales, used, window.rows),
-            zero.T.astype(np.float32) if zero.size > 1 else float(zero[0, 0]),
+        packed = row_major(reader.read(qweight, words, window.rows).T)
+        return decode_lines(
+            lambda lines, codes: unpack_words(
+                packed[lines], reading.bit_width, count=len(cols), out=codes
+            ),
+            reader.floats(scales, used, window.rows).T,
+            zero.astype(np.float32) if zero.size > 1 else float(zero[0, 0]),
             size,
+            group_axis=1,
+            out=np.empty(window.shape, np.float32),
         )
-        return columns[: len(cols)].T
 
     @staticmethod
     def _zeros(
