@@ -11,12 +11,12 @@ from textual.binding import BindingType
 from textual.command import Provider
 from textual.screen import Screen
 
-from quantscope_views.actions import shown_key
 from quantscope_views.bindings import bindings_for
 from quantscope_views.bridge import Bridge
 from quantscope_views.keymap import keymap_path, read_keymap
+from quantscope_views.leaving import Leaving
 from quantscope_views.marks import wants_ascii
-from quantscope_views.navigation import Navigation, first_tab
+from quantscope_views.navigation import first_tab
 from quantscope_views.place import Place
 from quantscope_views.screens.triage import TriageScreen
 from quantscope_views.themes import DEFAULT_TONES, THEMES, theme_name
@@ -44,7 +44,7 @@ def _rules_provider() -> type[Provider]:
     return RuleProvider
 
 
-class QuantscopeApp(Navigation):
+class QuantscopeApp(Leaving):
     """One person, one checkpoint.
 
     Args:
@@ -139,35 +139,6 @@ class QuantscopeApp(Navigation):
         checkpoint = self.workspace.checkpoint
         if checkpoint is not None and self.workspace.stale is None:
             self.bridge.watch_files(checkpoint)
-
-    async def action_quit(self) -> None:
-        """Leave; asks only when a job runs."""
-        running = self.workspace.running
-        if not running:
-            self._leave(True)
-            return
-        from quantscope_views.screens.prompts import ConfirmScreen
-
-        words = (f"{running[-1].title} still runs.", "Leaving stops it.")
-        self.push_screen(ConfirmScreen(words, "leave"), self._leave)
-
-    async def run_action(self, *args: Any, **options: Any) -> bool:
-        """No action once the app is leaving: keys typed ahead are dropped."""
-        return False if self._exit else await super().run_action(*args, **options)
-
-    def action_help_quit(self) -> None:
-        """Ctrl+C is for copying; whoever meant to leave is told the key that the help names."""
-        keys = (
-            key for key, active in self.active_bindings.items() if active.binding.id == "app.quit"
-        )
-        key = shown_key(next(keys, "ctrl+q"))
-        self.notify(f"{key} leaves", timeout=3, markup=False)
-
-    def _leave(self, sure: bool | None) -> None:
-        if sure:
-            self.bridge.stop_all()
-            self.save_last_place()
-            self.exit(0)
 
 
 def run_app(

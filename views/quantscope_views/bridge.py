@@ -275,11 +275,13 @@ class Bridge:
         _check(token)
         gc.freeze()
         self.post(messages.TensorsListed(TensorTable(rows), overview))
-        self._scan_bytes(checkpoint, "headers", token)
+        self._scan_bytes(checkpoint, "headers", token, last=not grouping.tensors)
         if grouping.tensors:
             self._scan_bytes(checkpoint, "sample", token)
 
-    def _scan_bytes(self, checkpoint: Checkpoint, mode: str, token: CancelToken) -> None:
+    def _scan_bytes(
+        self, checkpoint: Checkpoint, mode: str, token: CancelToken, *, last: bool = True
+    ) -> None:
         """Inspect in one mode; a stopped scan keeps what it examined beside what headers say of the rest."""
         from quantscope.session.pipeline import Scope, inspect
 
@@ -297,7 +299,8 @@ class Bridge:
         if mode != "headers":
             feed.send(0, inspection.states)
         judge = _judge()
-        self.judged(judge(inspection) if judge is not None else inspection, mode)
+        stage = "sample" if mode == "headers" and last else mode
+        self.judged(judge(inspection) if judge is not None else inspection, stage)
 
     def judged(self, inspection: Inspection, stage: str) -> None:
         """Count what the screens show, here in the thread, and post it with the inspection."""

@@ -147,7 +147,7 @@ def compare_lines(found: Comparison, choice: CompareChoice, width: int) -> list[
     if choice.tab == "contract":
         return _contract_rows(pairs, width)
     if choice.tab == "values":
-        return _value_rows(pairs, width)
+        return _value_rows(pairs, width, one_file=found.a == found.b)
     return _only_rows(found, width)
 
 
@@ -320,7 +320,7 @@ def _contract_detail(pair: PairResult, width: int) -> list[Line]:
     return lines
 
 
-def _value_rows(pairs: Sequence[PairResult], width: int) -> list[Line]:
+def _value_rows(pairs: Sequence[PairResult], width: int, one_file: bool) -> list[Line]:
     name = max(16, width - 50)
     lines = [
         line(
@@ -341,8 +341,9 @@ def _value_rows(pairs: Sequence[PairResult], width: int) -> list[Line]:
             numbers = fit("-" if relative is None else f"{relative:.4g}", 13) + fit(
                 "-" if cosine is None else f"{cosine:.4f}", 10
             )
-            how = "differs" if values.like_for_like else "NOT LIKE FOR LIKE"
-            tone = "plain" if values.like_for_like else "contradicts"
+            like = values.like_for_like or one_file
+            how = "differs" if like else "NOT LIKE FOR LIKE"
+            tone = "plain" if like else "contradicts"
         lines.append(
             Line(
                 spans=(
@@ -404,7 +405,10 @@ def foot_lines(found: Comparison, width: int) -> list[Line]:
     rescaled = found.rescaled
     if found.partial:
         lines += labelled("PARTIAL", found.partial, width, tone="check")
-    if rescaled:
+    if found.a == found.b:
+        words = "one file under two zero rules: the same bytes, every weight one step apart"
+        lines += labelled("VALUES", words, width)
+    elif rescaled:
         ratios = [
             p.values.ratio for p in rescaled if p.values is not None and p.values.ratio is not None
         ]

@@ -54,7 +54,8 @@ def state_lines(state: PaneState, width: int, *, compact: bool = False) -> list[
         lines += [line("   " + piece) for piece in wrap(inert(text), width - 5)]
     if state.actions and not compact:
         lines.append(line(""))
-    for action_id, words in state.actions:
+    # Enter runs the first offer, so the one that is labelled Enter stands first.
+    for action_id, words in sorted(state.actions, key=lambda offer: bool(by_id(offer[0]).keys)):
         action = by_id(action_id)
         key = shown_key(action.keys[0]) if action.keys else "enter"
         lines.append(

@@ -429,7 +429,8 @@ def _read_lines(facts: TriageFacts, width: int) -> list[Line]:
                 parts.append(f"{label} {share_words(part, whole)}")
                 about.append(f"{label}: {part} of {whole} bytes read")
     else:
-        parts.append("bytes not yet read")
+        waiting = facts.stage in ("opening", "headers")
+        parts.append("bytes not yet read" if waiting else "no quantized bytes to read")
     tone = "plain"
     text = "  ".join(parts) + f"  (of {size_words(overview.size)})"
     if facts.partial:

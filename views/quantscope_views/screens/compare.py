@@ -114,7 +114,7 @@ class CompareScreen(BaseScreen):
         )
         rows = self.query_one("#compare-rows", LinesView)
         rows.show(lambda width: compare_lines(found, choice, width))
-        rows.cursor = min(max(1, rows.cursor), max(0, len(rows.lines) - 1))
+        rows.go_to(min(max(1, rows.cursor), max(0, len(rows.lines) - 1)))
         self.query_one("#compare-foot", LinesView).show(lambda width: foot_lines(found, width))
         self._show_detail()
         rows.focus()
@@ -170,7 +170,7 @@ class CompareScreen(BaseScreen):
         marked = [i for i, row in enumerate(rows.lines) if row.target is not None]
         if marked:
             later = [i for i in marked if (i > rows.cursor if delta > 0 else i < rows.cursor)]
-            rows.cursor = (later or marked)[0 if delta > 0 else -1]
+            rows.go_to((later or marked)[0 if delta > 0 else -1])
 
     def _tab(self, number: int) -> None:
         self.choice = msgspec.structs.replace(self.choice, tab=TABS[number][0])

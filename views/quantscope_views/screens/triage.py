@@ -102,7 +102,7 @@ class TriageScreen(BaseScreen):
         view = self.query_one("#findings", LinesView)
         if facts.findings:
             view.show(lambda width: finding_lines(facts, width, self.ascii_only))
-            view.cursor = min(self.workspace.finding_at, len(facts.findings) - 1)
+            view.go_to(min(self.workspace.finding_at, len(facts.findings) - 1))
         else:
             view.show(lambda width: empty_lines(facts, width))
         view.styles.max_height = max(1, min(10, len(facts.findings) or 3))
@@ -140,7 +140,7 @@ class TriageScreen(BaseScreen):
         count = len(self.workspace.findings)
         if count:
             view = self.query_one("#findings", LinesView)
-            view.cursor = (view.cursor + delta) % count
+            view.go_to((view.cursor + delta) % count)
             view.focus()
 
     def action_guilty_byte(self) -> None:

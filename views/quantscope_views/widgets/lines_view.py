@@ -83,6 +83,8 @@ class LinesView(StripView):
         self._builder = builder
         self._lines: Sequence[Line] = ()
         self._built_width = -1
+        self._moved = False
+        """Whether a person moved the cursor; until then it settles anew with every build."""
         self._cursor_on = cursor_on
         self.help_topic = help_topic
 
@@ -109,7 +111,8 @@ class LinesView(StripView):
         self._built_width = width
         self._lines = self._builder(width)
         self.virtual_size = Size(width, len(self._lines))
-        self.cursor = self._settled(max(0, min(self.cursor, len(self._lines) - 1)))
+        wanted = self.cursor if self._moved else 0
+        self.cursor = self._settled(max(0, min(wanted, len(self._lines) - 1)))
         self.refresh(layout=self.styles.height is not None and self.styles.height.is_auto)
 
     def _settled(self, cursor: int) -> int:
@@ -160,7 +163,12 @@ class LinesView(StripView):
         self.refresh()
         self.post_message(self.Moved(self, new))
 
+    def go_to(self, index: int) -> None:
+        """Put the cursor on a line and leave it there when the lines are built again."""
+        self._go(index)
+
     def _go(self, index: int) -> None:
+        self._moved = True
         if self._lines:
             self.cursor = max(0, min(len(self._lines) - 1, index))
 

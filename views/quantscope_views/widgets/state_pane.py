@@ -34,10 +34,10 @@ class StatePane(LinesView):
         """The offer before."""
         before = [i for i in self._offers() if i < self.cursor]
         if before:
-            self.cursor = before[-1]
+            self.go_to(before[-1])
 
     def action_down(self) -> None:
         """The next offer."""
         later = [i for i in self._offers() if i > self.cursor]
         if later:
-            self.cursor = later[0]
+            self.go_to(later[0])
