@@ -18,6 +18,7 @@ from quantscope_views.present.states import (
     state_lines,
 )
 from quantscope_views.screens.tensor import TensorScreen
+from quantscope_views.screens.triage import TriageScreen
 from ui_driver import (
     Gptq,
     gptq_config,
@@ -65,9 +66,27 @@ async def test_a_folder_without_weights_is_an_error_with_a_hint_and_a_way_on(
         assert "Error:" in shown
         assert "try again" in shown
         assert app.workspace.checkpoint is None
-        gptq_folder(folder)
+        assert shown.index("enter  open something else") < shown.index("f5  try again")
         await press(pilot, "enter")
+        assert not isinstance(app.screen, TriageScreen), "Enter does what its line says"
+        await press(pilot, "escape")
+        gptq_folder(folder)
+        await press(pilot, "f5")
         assert "NEEDS YOU" in screen_text(app)
+
+
+async def test_where_nothing_is_quantized_no_bytes_are_awaited(tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "model.safetensors").write_text(
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 4976698672\n"
+    )
+    app = make_app(tmp_path / "f")
+    async with app.run_test(size=SMALL) as pilot:
+        await idle(pilot)
+        shown = screen_text(app)
+        assert "NEEDS YOU: 1 kind " in shown
+        assert "bytes are being read" not in shown
+        assert "not yet read" not in shown
 
 
 async def test_headers_are_shown_while_bytes_are_still_being_read(
@@ -265,7 +284,7 @@ async def test_compare_says_not_run_then_compares_the_two_readings(tmp_path: Pat
         await idle(pilot)
         await press(pilot, "c")
         assert "nothing is compared with this checkpoint" in screen_text(app)
-        await press(pilot, "down", "enter")
+        await press(pilot, "enter")
         shown = screen_text(app)
         assert "the same under the other zero rule" in shown
         assert "stored+1" in shown
