@@ -102,7 +102,7 @@ def judge(
     reading = weight.reading
     tallies = [ErrorTally() for _ in outputs.inputs]
     counter = ReadoutCounter(outputs.columns, amplitude, weight.n_rows * weight.n_cols)
-    wrong = WrongReadings(reading, family, model, outputs)
+    wrong = WrongReadings(CONTROLS, reading, family, model, outputs)
     corrupted = ErrorTally()
     agreement = Agreement() if quantized is not None else None
     nonfinite = 0
@@ -136,28 +136,39 @@ def judge(
         controls = (_positive(outputs.fixture, family, reading, model), *controls)
     if outputs.corrupted is not None:
         controls = (*controls, _corrupted_control(outputs.corrupted[0], corrupted))
-    return Judged(
-        results, readout, controls, () if held else wrong.symptoms(), agreement, nonfinite
-    )
+    symptoms: tuple[Symptom, ...] = ()
+    if not held:
+        every = WrongReadings(MISREADINGS, reading, family, model, outputs)
+        for rows, parts in blocks():
+            every.add(rows, parts, BlockModel(parts, family, reading, model))
+            step("name the fault", rows.stop, n_rows)
+        symptoms = every.symptoms()
+    return Judged(results, readout, controls, symptoms, agreement, nonfinite)
 
 
 class WrongReadings:
-    """The control input's outputs against every wrong reading that the contract allows."""
+    """The control input's outputs against wrong readings that the contract allows."""
 
     def __init__(
-        self, reading: Reading, family: Family, model: ErrorModel, outputs: Outputs
+        self,
+        misreadings: tuple[Misreading, ...],
+        reading: Reading,
+        family: Family,
+        model: ErrorModel,
+        outputs: Outputs,
     ) -> None:
+        self._misreadings = misreadings
         self._reading, self._family, self._model = reading, family, model
         self._batch = outputs.inputs[CONTROL_INPUT]
         self._outputs = outputs.dense[CONTROL_INPUT]
-        self._tallies: dict[str, ErrorTally] = {m.name: ErrorTally() for m in MISREADINGS}
-        self._changed: dict[str, float] = {m.name: 0.0 for m in MISREADINGS}
-        self._applies: dict[str, bool] = {m.name: False for m in MISREADINGS}
+        self._tallies: dict[str, ErrorTally] = {m.name: ErrorTally() for m in misreadings}
+        self._changed: dict[str, float] = {m.name: 0.0 for m in misreadings}
+        self._applies: dict[str, bool] = {m.name: False for m in misreadings}
 
     def add(self, rows: range, parts: Parts, block: BlockModel) -> None:
         """Judge one block under every misreading."""
         outputs = self._outputs[:, rows.start : rows.stop]
-        for misreading in MISREADINGS:
+        for misreading in self._misreadings:
             wrong = misreading.change(parts, self._reading)
             if wrong is None:
                 continue
@@ -171,7 +182,7 @@ class WrongReadings:
 
     def controls(self) -> tuple[ControlResult, ...]:
         """Negative controls: a wrong reading is detected when some output is beyond its tolerance."""
-        return tuple(self._control(misreading) for misreading in CONTROLS)
+        return tuple(self._control(misreading) for misreading in self._misreadings)
 
     def _control(self, misreading: Misreading) -> ControlResult:
         tally = self._tallies[misreading.name]
@@ -205,7 +216,7 @@ class WrongReadings:
                 worst_ratio=_finite(self._tallies[m.name].ratio),
                 effect=m.effect,
             )
-            for m in MISREADINGS
+            for m in self._misreadings
             if self._applies[m.name] and self._changed[m.name] > 0
         ]
         return tuple(sorted(found, key=lambda symptom: not symptom.matches))
