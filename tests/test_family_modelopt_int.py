@@ -21,7 +21,7 @@ from real_oracle import (
     check_locate,
     check_statements,
 )
-from variant_oracle import corners
+from variant_oracle import Variant, check_accounted, check_windows, corners
 
 K_PROJ = "model.layers.0.self_attn.k_proj.weight"
 
@@ -132,3 +132,14 @@ def test_a_scale_without_its_weight_is_an_orphan(tmp_path: Path) -> None:
     config = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "W4A16_AWQ"}}
     with Checkpoint.open(str(write_checkpoint(tmp_path / "c", planes, config))) as checkpoint:
         assert [o.missing for o in checkpoint.grouping.orphans] == [("weight",)]
+
+
+def test_a_shipped_module_decodes_as_modelopts_own_quantizer() -> None:
+    variant = Variant("modelopt-int4-awq")
+    check_accounted(variant, 1, "modelopt:W4A16_AWQ")
+    check_windows(variant, K_PROJ)
+    # The oracle quantizes once more in float32: two codes of 16384 lie on the other side of a tie.
+    found, wanted = variant.decode(K_PROJ), variant.wanted(K_PROJ)
+    off = np.abs(found - wanted) > 2e-7 * np.abs(wanted)
+    assert off.sum() <= 2
+    assert np.linalg.norm(found - wanted) < 0.0072 * np.linalg.norm(wanted)
