@@ -18,7 +18,7 @@ from quantscope.parity.protocol import (
     Weight,
 )
 
-from quantscope_plugins.kernels import layouts, torch_calls, vllm_cuda, vllm_library
+from quantscope_plugins.kernels import layouts, torch_calls, vllm_cuda, vllm_cutlass, vllm_library
 from quantscope_plugins.kernels.base import AffineKernel, Buffers, file_sha256, versions
 from quantscope_plugins.kernels.torch_builtin import four_bit_problem, unsigned_zeros
 
@@ -177,8 +177,8 @@ class Vllm:
             vllm_cuda.Marlin(),
             vllm_cuda.GptqGemm(),
             vllm_cuda.AwqGemm(),
-            vllm_cuda.CutlassFp8(),
-            vllm_cuda.CutlassFp4(),
+            vllm_cutlass.CutlassFp8(),
+            vllm_cutlass.CutlassFp4(),
             CpuWna16(),
         )
 
