@@ -84,6 +84,7 @@ class _Affine(CudaOperator, AffineKernel):
 
 
 def placed(array: Array) -> Any:
+    """An array as a tensor on the device."""
     import torch
 
     return torch.from_numpy(np.array(array)).to("cuda")
