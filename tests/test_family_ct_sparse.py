@@ -111,7 +111,7 @@ def test_marlin_24_is_sized_and_says_why_it_is_not_decoded(
     assert "no decompressor" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("folder", [SPARSE[1], "compressed-tensors-marlin-24"])
+@pytest.mark.parametrize("folder", [*SPARSE, "compressed-tensors-marlin-24"])
 def test_good_files_stay_quiet(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["scan", str(DATA / folder)]) == 0, capsys.readouterr().out
 

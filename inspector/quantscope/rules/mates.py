@@ -179,8 +179,10 @@ def fp8_matrices(facts: Facts) -> list[tuple[str, StoredTensor, bool]]:
             continue
         if name.rpartition(".")[2] in FP8_SCALE_NAMES or name.endswith(("_scale", "_scales")):
             continue
-        module = name[: -len(".weight")] if name.endswith(".weight") else name
-        scaled = any(
+        module = name.removesuffix(".weight").removesuffix(".compressed")
+        state = facts.by_stored.get(name)
+        planes = state.tensor.planes if state is not None else ()
+        scaled = any(p.role.startswith("scale") for p in planes if p.stored_name != name) or any(
             f"{base}{joint}{suffix}" in facts.stored
             for base in (module, name)
             for joint in (".", "_")
