@@ -13,6 +13,9 @@ import msgspec
 Json = Any
 """A decoded JSON value: dict, list, str, int, float, bool or None."""
 
+EXTRACT_KEY = "quantscope_extract"
+"""`__metadata__` key of a minimal reproducer: the rest of the checkpoint was left out on purpose."""
+
 ContainerKind = Literal["safetensors", "gguf", "torch_zip", "unknown"]
 
 

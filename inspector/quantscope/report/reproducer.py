@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from quantscope.checkpoint import Checkpoint
-from quantscope.containers.records import OpenedFile, StoredTensor
+from quantscope.containers.records import EXTRACT_KEY, OpenedFile, StoredTensor
 from quantscope.containers.source import ByteSource
 from quantscope.errors import QuantscopeError, UnreadableError
 from quantscope.model import Finding, LogicalTensor
@@ -196,15 +196,16 @@ def stored_of(checkpoint: Checkpoint, tensors: Sequence[LogicalTensor]) -> list[
 def _metadata(
     checkpoint: Checkpoint, file: OpenedFile, stored: Sequence[StoredTensor]
 ) -> dict[str, str]:
-    """The file's own `__metadata__`, without entries about tensors that are left out."""
+    """The file's own `__metadata__`, without entries about tensors that are left out, and a word that it is a cut."""
     kept = {tensor.name for tensor in stored}
     logical = {t.name for t in checkpoint.grouping.tensors if kept.intersection(t.stored_names())}
     named = {t.name for t in checkpoint.grouping.tensors} | set(checkpoint.index.tensors)
-    return {
+    own = {
         key: value
         for key, value in file.metadata.items()
         if isinstance(value, str) and (key not in named or key in kept or key in logical)
     }
+    return {**own, EXTRACT_KEY: f"{len(kept)} of {len(checkpoint.index.tensors)} stored tensors"}
 
 
 def _about(finding: Finding, tensor: LogicalTensor) -> bool:

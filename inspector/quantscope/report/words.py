@@ -10,7 +10,7 @@ SEVERITY_WORDS = {
     "warning": "CHECK",
     "note": "note",
 }
-SEVERITY_MARKS = {"violation": "X", "disagreement": "!=", "warning": "?", "note": "i"}
+SEVERITY_MARKS = {"violation": "!", "disagreement": "!=", "warning": "?", "note": "i"}
 
 STRENGTH_WORDS = {
     "proved": "only fit",

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from quantscope.containers.records import OpenedFile, StoredTensor
+from quantscope.containers.records import EXTRACT_KEY, OpenedFile, StoredTensor
 from quantscope.decode.parts import Array
 from quantscope.decode.plane_reader import STORAGE, PlaneReader, to_float32
 from quantscope.errors import QuantscopeError
@@ -104,6 +104,11 @@ class Facts:
             return True
         return any(not file.parsed for file in self.opened.files)
 
+    @cached_property
+    def is_extract(self) -> bool:
+        """Whether this is a minimal reproducer, whose layers and modules were left out on purpose."""
+        return any(EXTRACT_KEY in file.metadata for file in self.opened.files)
+
     # -- declarations ----------------------------------------------------------------------------
 
     @property
@@ -168,7 +173,7 @@ class Facts:
         if any(self.index.names_with_last(word) for word in ("scaled_fp8", "comfy_quant")):
             return True
         words = ("quant", "gptq", "comfy", "tensor_names", "__grit__")
-        keys = {key for file in self.opened.files for key in file.metadata}
+        keys = {key for file in self.opened.files for key in file.metadata} - {EXTRACT_KEY}
         return any(word in key for key in keys for word in words)
 
     @property

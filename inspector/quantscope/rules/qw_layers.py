@@ -35,14 +35,14 @@ class LayersMissing(Rule):
 
     def check(self, facts: Facts) -> Iterator[Hit]:
         """Stacks with holes, the main stack against the config."""
-        if facts.incomplete or facts.is_gguf:
+        if facts.incomplete or facts.is_extract or facts.is_gguf:
             return
         main = max(facts.layers, key=lambda s: len(facts.layers[s]), default=None)
         for stack, layers in facts.layers.items():
             have = set(layers)
-            gone = sorted(set(range(max(have) + 1)) - have)
-            if gone and len(gone) <= len(have):
-                yield self._hit(stack, gone, f"{len(have)} layers up to {max(have)} are stored")
+            gone, count = names.absent(have, max(have) + 1)
+            if gone and count <= len(have):
+                yield self._hit(stack, gone, count, f"{len(have)} layers up to {max(have)} are stored")
             elif stack == main and not gone:
                 yield from self._against_config(facts, stack, have)
 
@@ -50,28 +50,30 @@ class LayersMissing(Rule):
         for key in LAYER_KEYS:
             value, source = facts.model_value(key)
             if isinstance(value, int) and source is not None and 0 < value < 10_000:
-                gone = sorted(set(range(value)) - have)
+                gone, count = names.absent(have, value)
                 if gone:
-                    yield self._hit(stack, gone, f"{source} is {value}", str(source), source.file)
+                    beside = f"{source} is {value}"
+                    yield self._hit(stack, gone, count, beside, str(source), source.file)
                 return
 
     def _hit(
         self,
         stack: str,
         gone: list[int],
+        count: int,
         beside: str,
         key: str | None = None,
         file: str | None = None,
     ) -> Hit:
-        shown = ", ".join(map(str, gone[:8])) + (", ..." if len(gone) > 8 else "")
-        many = len(gone) > 1
+        shown = ", ".join(map(str, gone[:8])) + (", ..." if count > 8 else "")
+        many = count > 1
         return self.hit(
             Subject(tensor=f"{stack}.{gone[0]}", file=file, config_key=key),
             f"{'layers' if many else 'layer'} {shown} of {stack} {'are' if many else 'is'} absent; {beside}",
             fold=stack,
             impact="the layers stay at random",
             try_="export the model again",
-            data={"stack": stack, "missing": gone[:200], "count": len(gone)},
+            data={"stack": stack, "missing": gone, "count": count},
         )
 
 
@@ -180,7 +182,7 @@ class ExpertsMissing(Rule):
         yield from self._stacked(facts, declared)
         for stack, experts in stacks.items():
             wanted = declared[0] if isinstance(declared[0], int) else max(experts) + 1
-            gone = sorted(set(range(wanted)) - set(experts))
+            gone, _ = names.absent(experts, wanted)
             if gone:
                 beside = f"; {declared[1]} is {wanted}" if declared[1] is not None else ""
                 yield self.hit(
@@ -192,7 +194,7 @@ class ExpertsMissing(Rule):
                     fold=f"{stack}",
                     impact="tokens routed to them get random output",
                     try_="export the model again",
-                    data={"missing": gone[:200], "have": len(experts)},
+                    data={"missing": gone, "have": len(experts)},
                 )
                 continue
             usual = Counter(frozenset(rest) for rest in experts.values()).most_common(1)[0][0]
@@ -251,7 +253,7 @@ class MtpMissing(Rule):
 
     def check(self, facts: Facts) -> Iterator[Hit]:
         """The declared count against layers beyond the main stack and MTP names."""
-        if facts.incomplete or facts.is_gguf:
+        if facts.incomplete or facts.is_extract or facts.is_gguf:
             return
         for key in MTP_KEYS:
             value, source = facts.model_value(key)
