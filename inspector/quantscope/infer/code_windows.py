@@ -46,6 +46,8 @@ class CodeWindows(msgspec.Struct, frozen=True, kw_only=True):
     blank_bytes: int = 0
     blank_at: int = 0
     """First byte of the first blank region."""
+    blank_until: int = 0
+    """One past its last byte."""
     blank_value: int = 0
     odd_bytes: dict[str, int] = {}
     """How often each byte stands that is no finite number or -0 in some 8-bit float, by its hex word."""
@@ -64,7 +66,7 @@ def code_windows(plane: Plane, reader: PlaneReader, *, everything: bool) -> Code
     histogram = np.zeros(256, dtype=np.int64)
     entropies: list[Array] = []
     places: list[Array] = []
-    blank = [0, 0, 0]
+    blank = [0, 0, 0, 0]
     examined = 0
     for start, length in runs:
         data = np.frombuffer(
@@ -87,7 +89,8 @@ def code_windows(plane: Plane, reader: PlaneReader, *, everything: bool) -> Code
         entropy=float(_entropy(histogram[None, :])[0]),
         blank_bytes=blank[0],
         blank_at=blank[1],
-        blank_value=blank[2],
+        blank_until=blank[2],
+        blank_value=blank[3],
         odd_bytes={f"{b:02x}": int(histogram[b]) for b in ODD_BYTES if histogram[b]},
     )
     if not entropies:
@@ -136,16 +139,42 @@ def _entropy(histograms: Array) -> Array:
     return entropy
 
 
+def blank_runs(data: Array) -> list[tuple[int, int]]:
+    """Stretches of one repeated byte of `BLANK_BYTES` and more, as [start, stop), in order.
+
+    Each holds an aligned piece of half the size; only pieces that are blank are looked at closer.
+    """
+    piece = BLANK_BYTES // 2
+    pieces = data.size // piece
+    rows = data[: pieces * piece].reshape(pieces, piece)
+    numbers = np.flatnonzero((rows == rows[:, :1]).all(axis=1)) if pieces else np.zeros(0, int)
+    found: list[tuple[int, int]] = []
+    for number in numbers.tolist():
+        start = number * piece
+        if found and start < found[-1][1]:
+            continue
+        stop, value = start + piece, data[start]
+        start -= _equal(data[max(0, start - piece) : start][::-1], value)
+        while stop < data.size:
+            step = _equal(data[stop : stop + CHUNK_BYTES], value)
+            stop += step
+            if step < CHUNK_BYTES:
+                break
+        found.append((start, stop))
+    return [(start, stop) for start, stop in found if stop - start >= BLANK_BYTES]
+
+
+def _equal(data: Array, value: int) -> int:
+    """How many values at the front equal a value."""
+    other = data != value
+    return int(np.argmax(other)) if other.any() else int(data.size)
+
+
 def _blank(data: Array, base: int, found: list[int]) -> None:
-    """Add the blank bytes of a stretch to [bytes, first offset, value]."""
-    pieces = data.size // BLANK_BYTES
-    if not pieces:
-        return
-    rows = data[: pieces * BLANK_BYTES].reshape(pieces, BLANK_BYTES)
-    blank = (rows == rows[:, :1]).all(axis=1)
-    hits = int(blank.sum())
-    if hits:
+    """Add the blank bytes of a stretch to [bytes, first region's start, its stop, value]."""
+    for start, stop in blank_runs(data):
         if not found[0]:
-            first = int(np.argmax(blank))
-            found[1], found[2] = base + first * BLANK_BYTES, int(rows[first, 0])
-        found[0] += hits * BLANK_BYTES
+            found[1:] = [base + start, base + stop, int(data[start])]
+        elif found[2] == base + start and found[3] == data[start]:
+            found[2] = base + stop
+        found[0] += stop - start

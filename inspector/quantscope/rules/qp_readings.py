@@ -239,6 +239,10 @@ def _shape_kind(state: TensorState) -> str:
     return "GROUP" if state.tensor.plane("scale") is not None else "SCALE-MISSING"
 
 
+SHAPELESS = frozenset({"quanto"})
+"""Families that declare the width and store neither shape nor group size: the model code has them."""
+
+
 class SeveralReadings(Rule):
     """Several readings fit the planes and nothing says which is meant."""
 
@@ -268,6 +272,7 @@ class SeveralReadings(Rule):
                 }
             )
             text = "; ".join(f"{e}, group {g}, K={k}" for e, g, k in pairs[:6])
+            declared = bool(state.contract["element"].declared) and len({e for e, *_ in pairs}) == 1
             yield self.hit(
                 facts.of_tensor(state, state.tensor.planes[0], fields[0]),
                 f"planes fit {len(pairs)} readings: {text}; nothing declares which",
@@ -276,6 +281,7 @@ class SeveralReadings(Rule):
                 impact="under a wrong pair every weight is noise",
                 try_="declare bits and group_size in config.json",
                 who="config",
+                severity="note" if declared and state.tensor.family in SHAPELESS else None,
                 data={"readings": [list(pair) for pair in pairs[:20]]},
                 would_settle="the number of input features, from the config or a neighbouring module",
             )

@@ -31,6 +31,10 @@ def is_fp8(state: TensorState) -> bool:
     return codes is not None and codes.dtype.startswith("F8_")
 
 
+WEIGHT_DTYPE_SCALES = frozenset({"quanto", "torchao"})
+"""Families whose scales keep the dtype that the weight had."""
+
+
 class ScaleFormat(Rule):
     """The number format of a scale plane is ambiguous or not the family's."""
 
@@ -119,7 +123,9 @@ class ScaleFormat(Rule):
     def _narrow(self, facts: Facts, state: TensorState, plane: Plane) -> Iterator[Hit]:
         if not is_fp8(state):
             return
-        usual = bool(facts.producers & {"compressed-tensors", "auto-round", "quark"})
+        usual = state.tensor.family in WEIGHT_DTYPE_SCALES or bool(
+            facts.producers & {"compressed-tensors", "auto-round", "quark"}
+        )
         if plane.dtype in ("BF16", "F16"):
             yield self.hit(
                 facts.of_tensor(state, plane, "scale"),
@@ -296,6 +302,7 @@ class ScaleName(Rule):
                 suffix == "weight_scale_inv"
                 and elements == 1
                 and not facts.producers & {"gptqmodel"}
+                and not any(s.get("weight_scale_semantics") for s in facts.sections)
             ):
                 text = "weight_scale_inv holds one value here (the block form is 2-D): name and shape point apart"
             elif (

@@ -27,6 +27,8 @@ SPREADS = 8
 """A random window stands this many spreads above the others, whatever their own entropy."""
 MIN_WINDOWS = 4
 SIBLING_GAP = 0.25
+NEAR_EDGE = 16
+"""Bytes by which a blank region may miss the edge of a row by chance."""
 PLAIN_ELEMENTS = 1 << 18
 
 
@@ -196,7 +198,7 @@ class BlankRegion(Rule):
         checks="Runs of a kibibyte and more of one byte value in code planes.",
         why="A hole in a sparse file or a failed write reads as zeros.",
         evidence="All bytes of code planes up to 4 MiB, stretches of larger ones.",
-        proves_not="Unused vocabulary rows are blank too: embeddings and heads are left alone.",
+        proves_not="Unused vocabulary rows are blank too: whole rows of embeddings and heads are left alone.",
         sample="gguf-blank-region",
         reports=("llama.cpp#13258", "compressed-tensors#854"),
     )
@@ -205,7 +207,9 @@ class BlankRegion(Rule):
         """Code planes with blank bytes that no other rule speaks of."""
         for state in facts.states:
             windows = state.exam.windows
-            if windows is None or not windows.blank_bytes or is_embedding(state):
+            if windows is None or not windows.blank_bytes:
+                continue
+            if is_embedding(state) and not _within_rows(state, windows):
                 continue
             codes = state.exam.codes
             if codes is not None and codes.rows and codes.zero_rows == codes.rows:
@@ -226,6 +230,16 @@ class BlankRegion(Rule):
                 },
                 would_settle="the publisher's file hash",
             )
+
+
+def _within_rows(state: TensorState, windows: CodeWindows) -> bool:
+    """Whether the first blank region begins and ends inside rows, as damage does and unused rows do not."""
+    plane, reading = state.tensor.plane("codes"), state.reading or state.solved.chosen
+    if plane is None or reading is None or windows.bytes_total % reading.shape[0]:
+        return False
+    row = windows.bytes_total // reading.shape[0]
+    edges = (windows.blank_at - plane.byte_offset, windows.blank_until - plane.byte_offset)
+    return all(NEAR_EDGE < edge % row < row - NEAR_EDGE for edge in edges)
 
 
 def _at(facts: Facts, state: TensorState, windows: CodeWindows, start: int, length: int) -> Subject:

@@ -255,6 +255,14 @@ class Torchao(FamilyBase):
             group_of_column=groups,
         )
 
+    def value_mask(
+        self, tensor: LogicalTensor, reading: Reading, plane: Plane, numbers: Array
+    ) -> Array | None:
+        """Scales in tiles are padded to whole tiles."""
+        if plane.role != "scale" or reading.placement != TILES:
+            return None
+        return swizzle.real(numbers, reading.shape[0], _groups_of(reading))
+
     def locate(
         self,
         tensor: LogicalTensor,
