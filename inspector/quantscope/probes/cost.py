@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from quantscope.probes.model import Cost, ProbeRequest
 from quantscope.session.inspection import Inspection
 
@@ -13,8 +15,14 @@ FLOPS = 4.0e10
 """Float32 products and sums a second of two threads."""
 KL_SECONDS_PER_LOGIT = 1.2e-7
 """Float64 divergence, per logit of one pair."""
-BASE_BYTES = 550_000_000
-"""A Python process with torch and transformers."""
+BASE_BYTES = 650_000_000
+"""A Python process with torch and transformers, and the temporaries of a divergence."""
+UNIT_SHARE = 1.25
+"""Resident share of the largest unit while it is loaded; a stack of experts is held twice while it is joined."""
+STACK_SHARE = 2.0
+
+
+_LAYER = re.compile(r"\.\d+\.")
 
 
 def estimate(inspection: Inspection, request: ProbeRequest) -> Cost:
@@ -25,8 +33,8 @@ def estimate(inspection: Inspection, request: ProbeRequest) -> Cost:
         request: sides, tokens, streaming.
     """
     sizes, nbytes = _sizes(inspection)
-    parameters = sum(sizes)
-    largest = max(sizes, default=0)
+    parameters = sum(sizes.values())
+    largest = max(sizes.values(), default=0) * 4
     vocabulary = _vocabulary(inspection)
     passes = len(request.sides) + 3
     decodes = passes + (3 if request.by_layer and len(request.sides) > 1 else 0)
@@ -38,8 +46,9 @@ def estimate(inspection: Inspection, request: ProbeRequest) -> Cost:
         + decodes * (parameters * DECODE_SECONDS_PER_WEIGHT + 2.0 * parameters * tokens / FLOPS)
         + pairs * logits * KL_SECONDS_PER_LOGIT
     )
-    # A decoded weight, its copy in the compute dtype, and what is being decoded; the head twice where it is tied.
-    resident = 3 * largest * 4 if request.stream else parameters * 4 + 2 * largest * 4
+    resident = _unit_bytes(sizes) if request.stream else sum(sizes.values()) * 4 + largest
+    if request.dtype != "float32":
+        resident = resident * 3 // 2
     return Cost(
         passes=decodes,
         bytes_read=nbytes * decodes,
@@ -51,18 +60,31 @@ def estimate(inspection: Inspection, request: ProbeRequest) -> Cost:
     )
 
 
-def _sizes(inspection: Inspection) -> tuple[list[int], int]:
-    """Elements of every weight, and bytes of all planes."""
-    sizes: list[int] = []
+def _sizes(inspection: Inspection) -> tuple[dict[str, int], int]:
+    """Elements of every weight by name, and bytes of all planes."""
+    sizes: dict[str, int] = {}
     nbytes = 0
     for state in inspection.states:
         shape = state.reading.shape if state.reading is not None else state.tensor.shape
-        sizes.append(_product(shape))
+        sizes[state.tensor.name] = _product(shape)
         nbytes += sum(plane.nbytes for plane in state.tensor.planes)
     for stored in inspection.checkpoint.grouping.plain:
-        sizes.append(_product(stored.shape))
+        sizes[stored.name] = _product(stored.shape)
         nbytes += stored.nbytes
     return sizes, nbytes
+
+
+def _unit_bytes(sizes: dict[str, int]) -> int:
+    """Bytes that the largest unit takes while it is loaded: a decoder layer by the first number in its names."""
+    units: dict[str, float] = {}
+    for name, size in sizes.items():
+        head, number, _ = (
+            re.split(r"\.(\d+)\.", name, maxsplit=1) if _LAYER.search(name) else (name, "", "")
+        )
+        share = STACK_SHARE if "expert" in name or "_exps" in name else UNIT_SHARE
+        key = f"{head}.{number}"
+        units[key] = units.get(key, 0.0) + size * 4 * share
+    return int(max(units.values(), default=0.0))
 
 
 def _vocabulary(inspection: Inspection) -> int:

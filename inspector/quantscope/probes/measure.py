@@ -345,6 +345,15 @@ def _device_name(network: Network) -> str:
 
 
 def _peak_rss() -> int:
+    """Largest resident size of this process so far, in bytes; 0 where the system does not say."""
+    try:
+        # getrusage would count what the parent held when it started this process.
+        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+            for line in status:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
     try:
         import resource
     except ImportError:
