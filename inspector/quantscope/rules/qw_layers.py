@@ -42,7 +42,9 @@ class LayersMissing(Rule):
             have = set(layers)
             gone, count = names.absent(have, max(have) + 1)
             if gone and count <= len(have):
-                yield self._hit(stack, gone, count, f"{len(have)} layers up to {max(have)} are stored")
+                yield self._hit(
+                    stack, gone, count, f"{len(have)} layers up to {max(have)} are stored"
+                )
             elif stack == main and not gone:
                 yield from self._against_config(facts, stack, have)
 
