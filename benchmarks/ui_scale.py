@@ -150,7 +150,7 @@ async def measure(folder: Path, started: float) -> None:
             await painted(table)
             times.append(time.perf_counter() - before)
         print(f"page down                  {_stats(times)}")
-        app.screen.focus_filter()
+        app.action_filter()
         box = app.screen.query_one(FilterBox)
         times = []
         for text in ("e", "ex", "exp", "expe", "experts.4", "experts.42", "experts.42."):

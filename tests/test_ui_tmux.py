@@ -115,7 +115,7 @@ def test_a_bad_scale_is_found_shown_and_reported_by_keys(terminal: Terminal) -> 
     until = time.monotonic() + PATIENCE_S
     while terminal.alive() and time.monotonic() < until:
         continue
-    assert not terminal.alive()
+    assert not terminal.alive(), terminal.text()
 
 
 def test_ascii_terminals_get_ascii(tmp_path: Path) -> None:

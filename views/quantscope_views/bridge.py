@@ -48,7 +48,18 @@ HOT_S = 0.25
 ASIDE_S = 0.004
 """How long a job steps aside each time it polls while the event loop is wanted."""
 
-_LATER_SCREENS = ("tensor", "report", "compare", "pair", "jobs", "pages", "prompts", "raw", "start")
+_LATER_SCREENS = (
+    "tensors",
+    "tensor",
+    "report",
+    "compare",
+    "pair",
+    "jobs",
+    "pages",
+    "prompts",
+    "raw",
+    "start",
+)
 LATER_MODULES = (
     *(f"quantscope_views.screens.{name}" for name in _LATER_SCREENS),
     "quantscope.rules.catalogue",

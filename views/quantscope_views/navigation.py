@@ -15,7 +15,6 @@ from quantscope_views.intake import Intake
 from quantscope_views.lines import cut_middle
 from quantscope_views.place import TABS, Place, Tab, link, parse_go_to
 from quantscope_views.screens.base import BaseScreen
-from quantscope_views.screens.tensors import TensorsScreen
 from quantscope_views.screens.triage import TriageScreen
 from quantscope_views.widgets.lines_view import LinesView
 from quantscope_views.widgets.top_line import TopLine
@@ -48,11 +47,15 @@ class Navigation(Intake):
 
     def action_show_tensors(self) -> None:
         """To Tensors."""
+        from quantscope_views.screens.tensors import TensorsScreen
+
         if not self._top(TensorsScreen):
             self.push_screen(TensorsScreen())
 
     def show_members(self, members: tuple[str, ...], finding: str | None) -> None:
         """Tensors limited to the members of a finding."""
+        from quantscope_views.screens.tensors import TensorsScreen
+
         self.push_screen(TensorsScreen(members, finding))
 
     def action_show_compare(self) -> None:
@@ -224,9 +227,7 @@ class Navigation(Intake):
     def action_filter(self) -> None:
         """Filter tensors as you type."""
         self.action_show_tensors()
-        screen = self.screen
-        if isinstance(screen, TensorsScreen):
-            self.call_after_refresh(screen.focus_filter)
+        self.call_after_refresh(lambda: self.screen.run_action("focus_filter"))
 
     def action_go_to(self) -> None:
         """Ask for an offset, an element or a name."""

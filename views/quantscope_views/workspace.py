@@ -6,21 +6,22 @@ import time
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
-from quantscope.checkpoint import Checkpoint
 from quantscope.errors import QuantscopeError
 from quantscope.model import Finding
 from quantscope.session.events import Progress
-from quantscope.session.inspection import Inspection, TensorState
 
 from quantscope_views.present.headline import Overview
 from quantscope_views.present.scan_tally import ScanTally
 from quantscope_views.present.states import PaneState, error_state, stale_state
-from quantscope_views.present.tensor_table import TensorTable
 from quantscope_views.present.triage import TriageFacts
 
 if TYPE_CHECKING:
+    from quantscope.checkpoint import Checkpoint
     from quantscope.parity.model import ParityRun
     from quantscope.probes.model import ProbeResult
+    from quantscope.session.inspection import Inspection, TensorState
+
+    from quantscope_views.present.tensor_table import TensorTable
 
 Outcome = Literal["running", "done", "stopped", "failed"]
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from quantscope.model import Equation, FieldState, Reading
-from quantscope.session.inspection import TensorState
 from quantscope.text import inert
 
 from quantscope_views.lines import Line, Span, cut_middle, fit, line, rule, wrap
 from quantscope_views.marks import MATCH_MARKS, STRENGTH_WORDS, glyph
 from quantscope_views.present.triage import evidence_about
 from quantscope_views.present.words import shape_words, value_words
+
+if TYPE_CHECKING:
+    from quantscope.session.inspection import TensorState
 
 HIDDEN_MATCHES = ("not_applicable",)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
-from quantscope.checkpoint import Checkpoint
-from quantscope.infer.examine import plane_bytes
 
 from quantscope_views.present.words import size_words
+
+if TYPE_CHECKING:
+    from quantscope.checkpoint import Checkpoint
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +70,8 @@ def overview_of(checkpoint: Checkpoint) -> Overview:
 
 def grouped_overview(checkpoint: Checkpoint, before: Overview) -> Overview:
     """The overview with logical tensors counted; groups the checkpoint where that was not done yet."""
+    from quantscope.infer.examine import plane_bytes
+
     grouping = checkpoint.grouping
     words = Counter(tensor.word for tensor in grouping.tensors)
     weights = 0

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from quantscope.model import Finding
-from quantscope.session.inspection import Inspection, TensorState
 
 from quantscope_views.lines import Line, Span, line, rule
 from quantscope_views.marks import SEVERITY_MARKS, glyph
 from quantscope_views.present.histogram import ASCII_BLOCKS, BLOCKS
 from quantscope_views.present.words import number_words
+
+if TYPE_CHECKING:
+    from quantscope.session.inspection import Inspection, TensorState
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|blk|h|blocks|layer)\.(\d{1,5})\.")
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from quantscope.model import Evidence
-from quantscope.report.coverage import plane_coverage
-from quantscope.session.inspection import Inspection, TensorState
 
 from quantscope_views.present.layers import LayerFacts, layers_of
 from quantscope_views.present.words import reading_words
+
+if TYPE_CHECKING:
+    from quantscope.session.inspection import Inspection, TensorState
 
 STATISTIC = "code statistic"
 MAX_MODULES = 400
@@ -83,6 +85,8 @@ def tally_of(inspection: Inspection) -> ScanTally:
 
 
 def _coverage(inspection: Inspection) -> dict[str, tuple[int, int]]:
+    from quantscope.report.coverage import plane_coverage
+
     if inspection.mode == "headers":
         return {}
     found = plane_coverage((state.tensor for state in inspection.states), inspection.ledger)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from quantscope.model import Evidence, FieldState, Finding
-from quantscope.session.inspection import Inspection, TensorState
 from quantscope.text import inert
 
 from quantscope_views.lines import (
@@ -35,6 +35,9 @@ from quantscope_views.present.words import (
     size_words,
     value_words,
 )
+
+if TYPE_CHECKING:
+    from quantscope.session.inspection import Inspection, TensorState
 
 MAX_MEMBERS = 200
 """Members listed beside a finding at most; the Tensors screen lists all."""

@@ -219,7 +219,7 @@ class TensorsScreen(BaseScreen):
             self._opened.discard(branch.node)
         self._show_rows()
 
-    def focus_filter(self) -> None:
+    def action_focus_filter(self) -> None:
         """Put the cursor into the filter."""
         self.query_one("#filter", FilterBox).focus()
 
