@@ -165,6 +165,15 @@ def all_tensors(part: str, change: Callable[[str, Entry], Entry | None]) -> Edit
     return edit
 
 
+def true_total(folder: Path) -> None:
+    """Set the index's total_size to what is stored."""
+    total = sum(len(i.data) for p in weights(folder) for i in StFile.read(p).tensors.values())
+    for path in folder.glob("*.safetensors.index.json"):
+        edit_json(
+            folder, path.name, lambda index: index["metadata"].__setitem__("total_size", total)
+        )
+
+
 def added(name: str, make: Callable[[Path], Entry]) -> Edit:
     """Add a tensor to the last file."""
 
@@ -175,6 +184,7 @@ def added(name: str, make: Callable[[Path], Entry]) -> Edit:
         file.tensors[name] = made
         file.write(path)
         edit_index(folder, lambda weight_map: weight_map.__setitem__(name, path.name))
+        true_total(folder)
 
     return edit
 

@@ -15,6 +15,7 @@ from quantscope.cli.main import run
 from quantscope.decode.parts import Window
 from quantscope.decode.plane_reader import to_float32
 from quantscope.decode.window import decode_window
+from quantscope.rules import names
 from quantscope.rules.catalogue import judge
 from quantscope.session.pipeline import inspect
 from report_checkpoints import config, write_gptq
@@ -100,6 +101,33 @@ def test_two_findings_of_one_code_and_subject_are_both_found_again(tmp_path: Pat
         ids = [finding.id for finding in judge(inspect(checkpoint)).findings]
     assert len(ids) != len(set(ids)), "the case needs two findings of one id"
     assert rechecked(folder) == 0
+
+
+def test_counts_of_any_size_cost_nothing(tmp_path: Path) -> None:
+    """A set of 4 294 967 295 block numbers would need more memory than a machine has."""
+    assert names.absent({0, 1}, 2**63, limit=3) == ([2, 3, 4], 2**63 - 2)
+    assert names.absent({0, 1}, 2) == ([], 0)
+    rows = weight("Q8_0", 8, 8)
+    tensors = {"token_embd.weight": ("Q8_0", rows), "blk.0.ffn_up.weight": ("Q8_0", rows)}
+    path = write_gguf(tmp_path / "a.gguf", tensors, keys={"llama.block_count": 2**32 - 1})
+    with Checkpoint.open(str(path)) as checkpoint:
+        found = [f.message for f in judge(inspect(checkpoint)).findings if f.code == "QV010"]
+    assert any("4294967295" in message for message in found)
+
+
+@pytest.mark.parametrize("dims", [(256, 1, 2**40), (256, 0, 2**40), (0, 2**40, 2**20)])
+def test_a_stack_of_a_trillion_experts_is_one_tensor(dims: tuple[int, ...], tmp_path: Path) -> None:
+    name = "blk.0.ffn_up_exps.weight"
+    path = write_gguf(
+        tmp_path / "a.gguf", {name: ("Q8_0", weight("Q8_0", 24, 8).reshape(2, 12, -1))}
+    )
+    blob = bytearray(path.read_bytes())
+    at = blob.index(name.encode()) + len(name) + 4
+    blob[at : at + 24] = b"".join(extent.to_bytes(8, "little") for extent in dims)
+    path.write_bytes(blob)
+    with Checkpoint.open(str(path)) as checkpoint:
+        assert len(checkpoint.grouping.tensors) <= 1
+        assert judge(inspect(checkpoint)).findings[0].severity == "violation"
 
 
 @pytest.mark.filterwarnings("error")

@@ -20,6 +20,12 @@ PLAIN_DTYPES = frozenset({"F64", "F32", "F16", "BF16", "C64"})
 BUFFER_DTYPES = frozenset({"I64", "U64", "BOOL", "I32", "I16", "U16", "U32"})
 """Integer dtypes of buffers such as position ids; quantized-looking only in two or more dimensions."""
 
+WIDE_DTYPES = frozenset({"I64", "U64", "BOOL"})
+"""Dtypes of position ids, relative positions and masks of any rank."""
+
+WIDE_CODES = frozenset({"Qidxs", "codes", "weight", "qweight"})
+"""Last parts of names under which some quantizers store codes in such a dtype all the same."""
+
 MIN_QUANTIZED_ELEMENTS = 64
 """An integer tensor of fewer elements is a marker or a buffer, not codes."""
 
@@ -80,6 +86,8 @@ def group_tensors(index: TensorIndex, declared: Declarations, registry: FamilyRe
 def is_plain(tensor: StoredTensor) -> bool:
     """Whether a stored tensor nobody claims can be an unquantized weight or a buffer."""
     if tensor.dtype in PLAIN_DTYPES:
+        return True
+    if tensor.dtype in WIDE_DTYPES and tensor.name.rpartition(".")[2] not in WIDE_CODES:
         return True
     elements = 1
     for extent in tensor.shape:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from functools import lru_cache
+from itertools import islice
 
 import msgspec
 
@@ -125,6 +127,12 @@ def parent(module: str) -> str:
 def role_of(module: str) -> str:
     """The module's name with layer and expert numbers left out: equal for the same place in each layer."""
     return re.sub(r"(?<=\.)\d+(?=\.|$)", "#", module)
+
+
+def absent(have: Collection[int], count: int, limit: int = 200) -> tuple[list[int], int]:
+    """The first numbers below `count` that are not there, and how many there are; `count` may be any size."""
+    first = list(islice((number for number in range(count) if number not in have), limit))
+    return first, count - sum(1 for number in have if 0 <= number < count)
 
 
 def is_embedding(module: str) -> bool:

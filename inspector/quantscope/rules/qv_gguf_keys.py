@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from quantscope.containers.records import StoredTensor
 from quantscope.model import Json, Severity, Subject
+from quantscope.rules import names
 from quantscope.rules.base import Hit, Page, Rule
 from quantscope.rules.facts import Facts
 
@@ -107,7 +108,7 @@ class GgufMetadata(Rule):
             tensor = next(s for n, s in facts.stored.items() if n.startswith(f"blk.{max(have)}."))
             yield self._differs(facts, key, tensor, said, max(have) + 1, "the blocks stored are")
             return
-        gone = sorted(set(range(said)) - have)
+        gone, _ = names.absent(have, said)
         if gone:
             source = facts.gguf[key][0]
             yield self.hit(
@@ -116,7 +117,7 @@ class GgufMetadata(Rule):
                 fold=key,
                 impact="loaders refuse the file",
                 try_=f"set {key} to {len(have)} if the blocks were dropped on purpose",
-                data={"key": key, "declared": said, "missing": gone[:200], "actual": len(have)},
+                data={"key": key, "declared": said, "missing": gone, "actual": len(have)},
             )
 
     def _vocabulary(self, facts: Facts, arch: str, embedding: StoredTensor) -> Iterator[Hit]:

@@ -55,6 +55,7 @@ from quantscope_plugins.families.gguf_types import (
     midpoint,
     type_facts,
 )
+from quantscope_plugins.families.stacks import MAX_EXPERTS
 
 
 class Gguf(FamilyBase):
@@ -100,7 +101,9 @@ class Gguf(FamilyBase):
         self, index: TensorIndex, stored: StoredTensor, architecture: str
     ) -> Iterator[LogicalTensor]:
         rows, n_in = math.prod(stored.shape[:-1]), stored.shape[-1] if stored.shape else 1
-        experts = stored.shape[0] if len(stored.shape) == 3 and "_exps" in stored.name else 1
+        stack = len(stored.shape) == 3 and "_exps" in stored.name and rows > 0
+        stack = stack and stored.shape[0] <= MAX_EXPERTS
+        experts = stored.shape[0] if stack else 1
         permuted = architecture in PERMUTED_ARCHITECTURES and stored.name.endswith(
             ("attn_q.weight", "attn_k.weight")
         )
@@ -108,7 +111,7 @@ class Gguf(FamilyBase):
         for expert in range(experts):
             part = None
             name = stored.name
-            if len(stored.shape) == 3 and "_exps" in stored.name:
+            if stack:
                 part = Slice(kind="expert", index=expert, count=experts, n_rows=n_out)
                 name = f"{stored.name}[{expert}]"
             planes = [*block_planes(index, stored, n_out, expert, experts)]
