@@ -276,7 +276,7 @@ def _scaled_to_zero(parts: Parts) -> Array:
     n_rows = parts.codes.shape[0]
     if not parts.scale or any(parts.scale_divides):
         return np.zeros(n_rows, dtype=bool)
-    if parts.minimum is not None and np.asarray(parts.minimum).any():
+    if parts.minimum is not None and (np.asarray(parts.minimum) != 0).any():
         return np.zeros(n_rows, dtype=bool)
     scale = np.asarray(parts.scale[0])
     rows: Array = (scale.reshape(scale.shape[0], -1) == 0).all(axis=1)
