@@ -17,7 +17,7 @@ from typing import Any
 
 import gguf
 import numpy as np
-from decode import GROUP, Job, best, model_file, one_and_two
+from decode import GROUP, Job, Timer, best, model_file, one_and_two
 from quantscope.checkpoint import Checkpoint
 from quantscope.decode.window import decode_window, stream_windows
 from quantscope.families.protocol import Family
@@ -160,7 +160,12 @@ def main() -> None:
     parser.add_argument("--no-model", action="store_true", help="leave the GGUF file out")
     parser.add_argument("--repeat", type=int, default=7, help="runs of each; the shortest counts")
     parser.add_argument("--size", type=int, default=4096, help="rows and columns of the weights")
+    parser.add_argument(
+        "--processor-time", action="store_true", help="for a busy machine; one thread only"
+    )
     options = parser.parse_args()
+    if options.processor_time:
+        Timer.use_processor_time()
     with ThreadPoolExecutor(2) as pool:
         floor = limits(options.size, options.repeat, pool)
         for name, seconds in floor.items():
