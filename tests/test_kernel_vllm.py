@@ -81,10 +81,10 @@ class _Packet:
 
 
 def test_arguments_are_found_by_name_whatever_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    packet = _Packet("x::op(int bit, Tensor a, bool use_v2=False, Tensor? bias) -> Tensor")
+    packet = _Packet("x::op(int bit, Tensor a, Tensor? bias, bool use_v2=False) -> Tensor")
     monkeypatch.setattr(vllm_library, "operator", lambda name: packet)
     assert vllm_library.call("op", {"a": "A", "bit": 4, "other": 1}) == "called"
-    assert packet.seen == (4, "A", False, None)
+    assert packet.seen == (4, "A", None, False)
 
 
 def test_an_argument_that_nobody_knows_is_a_refusal_with_the_signature(

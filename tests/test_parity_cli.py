@@ -196,3 +196,17 @@ def test_the_list_with_a_path_says_what_each_would_take(
         line for line in text.splitlines() if line.startswith("reference ") and " of 1" in line
     )
     assert "1 of 1" in reference
+
+
+@pytest.mark.parametrize("ending", ["md", "html"])
+def test_a_readable_report_gives_both_answers(
+    plugin: Path, checkpoint: str, tmp_path: Path, ending: str
+) -> None:
+    out = tmp_path / f"report.{ending}"
+    words = ["report", checkpoint, "-o", str(out), "--with", "parity", "--backend", "faulty:falls"]
+    assert main(words) == 0
+    text = out.read_text()
+    assert "computed right" in text
+    assert "ran: held" in text
+    assert "not shown" in text
+    assert "inconclusive" in text, "the gate does not hold without proof"

@@ -44,7 +44,22 @@ def kernel_gate(run: ParityRun) -> Gate:
         if failed:
             return Gate(status="failed", reason=f"{run.backend}: {failed[0].reason}")
         return Gate(status="skipped", reason=_why_not(run))
-    return Gate(status="executed", outcome=gate_outcome(real), scope=gate_scope(run, real))
+    outcome = gate_outcome(real)
+    return Gate(
+        status="executed",
+        outcome=outcome,
+        reason=_why(real, outcome),
+        scope=gate_scope(run, real),
+    )
+
+
+def _why(results: Sequence[ParityResult], outcome: GateOutcome) -> str | None:
+    """What kept the gate from holding."""
+    if outcome == "held":
+        return None
+    told = [r.reason for r in results if r.outcome == outcome and r.reason]
+    told += [r.execution.reason for r in results if r.execution_proof != "proved"]
+    return told[0] if told else None
 
 
 def _why_not(run: ParityRun) -> str:

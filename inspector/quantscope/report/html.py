@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from quantscope.report.inert_markup import plain_html
+from quantscope.report.kernel_checks import kernel_check_rows
 from quantscope.report.lookup import entry_of, example_words, members_of, names_of, number_words
 from quantscope.report.plots import bars, histogram
 from quantscope.report.schema import FieldEntry, FindingEntry, Report, TensorEntry
@@ -194,6 +195,18 @@ def _gates(report: Report) -> Iterator[str]:
         yield f"<tr><th>{name.replace('_', ' ')}</th><td>{plain_html(status)}</td>"
         yield f"<td>{plain_html(gate.reason or '')}</td></tr>"
     yield f"</table><p>overall: {report.overall}</p>"
+    checks = list(kernel_check_rows(report))
+    if checks:
+        yield "<h3>Kernel checks</h3>"
+        yield from _table(
+            [
+                (
+                    tensor,
+                    f"{kernel}: computed right: {right}; that kernel ran: {ran}; read out: {codes or 'nothing'}",
+                )
+                for tensor, kernel, right, ran, codes in checks
+            ]
+        )
 
 
 def _tensors(report: Report) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from quantscope.report.inert_markup import cell, code, prose
+from quantscope.report.kernel_checks import kernel_check_rows, left_out
 from quantscope.report.lookup import entry_of, example_words, members_of
 from quantscope.report.schema import FindingEntry, Report, TensorEntry
 from quantscope.report.words import (
@@ -180,6 +181,10 @@ def _scope(report: Report) -> Iterator[str]:
     ran, not_run = _gates(report)
     yield from _bullet("Ran", ran)
     yield from _bullet("Not run", not_run)
+    for tensor, kernel, right, ran_words, codes in kernel_check_rows(report):
+        yield f"- **Kernel check** {code(tensor)}, {code(kernel)}: computed right: {prose(right)}; that kernel ran: {ran_words}; read out: {codes or 'nothing'}"
+    if left_out(report):
+        yield f"- **Kernel check** {left_out(report)} more, in the JSON report"
     for item in report.not_checked[:6]:
         yield f"- **Not checked** {prose(item.what)}: {prose(item.why)}"
     if len(report.not_checked) > 6:
