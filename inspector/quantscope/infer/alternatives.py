@@ -246,7 +246,7 @@ def _judge(
         str(_short(value)): {k: round(v, 6) if np.isfinite(v) else str(v) for k, v in m.items()}
         for value, m in zip(values, measured, strict=True)
     }
-    numbers["decided_by"] = by or "nothing separates the candidates"
+    numbers["decided_by"] = by or _why_open(measured)
     return Evidence(
         field=field,
         method=ALTERNATIVES,
@@ -256,6 +256,19 @@ def _judge(
         sample=Sample(SAMPLE_GROUPS, SAMPLE_GROUPS, "groups at most"),
         assumes=("weights of a group are bell-shaped around zero",),
     )
+
+
+def _why_open(measured: Sequence[dict[str, float]]) -> str:
+    """Why no statistic decides: too close to call, or the same by construction."""
+    first = measured[0]
+    if first and all(
+        m.keys() == first.keys() and all(abs(m[k] - first[k]) <= 1e-6 for k in m) for m in measured
+    ):
+        return (
+            "undecidable from codes: the codes that change places share their scales, so that every "
+            "statistic is the same; a reference weight would decide"
+        )
+    return "nothing separates the candidates"
 
 
 def _short(value: Json) -> str:
