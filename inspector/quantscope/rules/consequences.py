@@ -41,9 +41,11 @@ def without_consequences(facts: Facts, hits: Iterable[Finding | Hit]) -> list[Fi
         if issue.tensor and issue.name.startswith(("st-", "gg-"))
     }
     named = {
-        code: _of(kept, code) for code in ("QD011", "QG001", "QG002", "QW001", "QP009", "QV004")
+        code: _of(kept, code)
+        for code in ("QD011", "QG001", "QG002", "QW001", "QP009", "QV004", "QR006")
     }
     keys = {f.subject.config_key for f in named["QD011"]}
+    described = {f.subject.config_key for f in named["QR006"]}
     bad_index = {f.subject.tensor for f in (*named["QG001"], *named["QG002"])}
     ignored = {f.subject.tensor for f in named["QW001"]}
     blank = {f.subject.tensor for f in named["QV004"]}
@@ -56,6 +58,8 @@ def without_consequences(facts: Facts, hits: Iterable[Finding | Hit]) -> list[Fi
         if code in SIZES and (subject.stored in broken or subject.tensor in broken):
             return True
         if code in ("QD004", "QZ002") and subject.config_key in keys:
+            return True
+        if code.startswith(("QD", "QZ")) and described and _sources(finding) & described:
             return True
         if code == "QP008" and subject.tensor in stateless:
             return True
@@ -75,6 +79,12 @@ def _finding(hit: Finding | Hit) -> Finding:
 
 def _of(hits: Sequence[Finding | Hit], code: str) -> list[Finding]:
     return [f for hit in hits if (f := _finding(hit)).code == code]
+
+
+def _sources(finding: Finding) -> set[str | None]:
+    values = finding.data.get("values")
+    found = {finding.subject.config_key, str(finding.data.get("source"))}
+    return found | set(values) if isinstance(values, dict) else found
 
 
 def _values(finding: Finding) -> tuple[object, ...]:

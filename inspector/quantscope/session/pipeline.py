@@ -14,6 +14,7 @@ from quantscope.decode.sampling import DEFAULT_GROUPS, total_groups
 from quantscope.errors import CancelledError, QuantscopeError
 from quantscope.families.guard import FamilyFailedError, PluginFailure, folded
 from quantscope.families.protocol import Family
+from quantscope.grit.claims import claims_by_tensor
 from quantscope.infer.alternatives import (
     ALTERNATIVES,
     JOINED_FIELDS,
@@ -119,13 +120,16 @@ class _SharedSolver:
         self._reader = reader
         self._cache: dict[object, tuple[int, Solved, str | None, PluginFailure | None]] = {}
         self._contracts: dict[int, tuple[tuple[Claim, ...], Contract]] = {}
+        self._described = claims_by_tensor(checkpoint.opened.files)
         self.failures: list[PluginFailure] = []
         """What family methods raised, a tensor at a time."""
 
     def claims(self, family: Family, tensor: LogicalTensor) -> tuple[Claim, ...]:
-        """Declared claims; a family that raises declares nothing."""
+        """Declared claims, those of GRIT descriptors last; a family that raises declares nothing."""
+        described = [c for name in tensor.stored_names() for c in self._described.get(name, ())]
         try:
-            return tuple(family.claims(tensor, self._checkpoint.declarations, self._reader))
+            found = family.claims(tensor, self._checkpoint.declarations, self._reader)
+            return (*found, *described)
         except CancelledError:
             raise
         except FamilyFailedError as problem:
