@@ -31,6 +31,7 @@ from quantscope.model import (
     Packing,
     Plane,
     Reading,
+    Role,
     ScaleLevel,
     Source,
 )
@@ -327,7 +328,7 @@ def _rounding(scale: Plane) -> Literal["f16", "bf16", "f32"]:
     return {"F16": "f16", "BF16": "bf16"}.get(scale.dtype, "f32")  # type: ignore[return-value]
 
 
-def _rows(tensor: LogicalTensor, role: str) -> int:
+def _rows(tensor: LogicalTensor, role: Role) -> int:
     plane = tensor.plane(role)
     return plane.shape[0] if plane is not None and plane.shape else 0
 
