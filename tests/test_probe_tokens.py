@@ -93,12 +93,12 @@ def byte_words() -> list[str]:
 
 
 def gguf_with_vocabulary(path: Path, pre: str, model: str = "gpt2", bos: bool = False) -> Path:
-    words = [*byte_words(), "th", "the", "<s>"]
+    words = [*byte_words(), "th", "the", "12", "<s>"]
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_tokenizer_model(model)
     writer.add_tokenizer_pre(pre)
     writer.add_token_list(words)
-    writer.add_token_merges(["t h", "th e"])
+    writer.add_token_merges(["t h", "th e", "1 2"])
     writer.add_bos_token_id(len(words) - 1)
     writer.add_add_bos_token(bos)
     writer.add_tensor("token_embd.weight", np.zeros((len(words), 4), np.float32))
@@ -110,13 +110,17 @@ def gguf_with_vocabulary(path: Path, pre: str, model: str = "gpt2", bos: bool = 
 
 
 @pytest.mark.torch
-def test_a_gguf_vocabulary_merges_as_its_lists_say(tmp_path: Path) -> None:
-    path = gguf_with_vocabulary(tmp_path / "v.gguf", "smollm", bos=True)
-    words = [*byte_words(), "th", "the", "<s>"]
+@pytest.mark.parametrize(("pre", "number"), [("smollm", ["1", "2"]), ("gpt-2", ["12"])])
+def test_a_gguf_vocabulary_merges_as_its_lists_and_its_pre_tokenizer_say(
+    tmp_path: Path, pre: str, number: list[str]
+) -> None:
+    path = gguf_with_vocabulary(tmp_path / "v.gguf", pre, bos=True)
+    words = [*byte_words(), "th", "the", "12", "<s>"]
     with Checkpoint.open(str(path)) as checkpoint:
         assert has_tokenizer(checkpoint)
         found = tokenize("the 12th", checkpoint)
-    assert [words[i] for i in found.ids] == ["<s>", "the", "Ġ", "1", "2", "th"]
+    space = ["Ġ", *number]
+    assert [words[i] for i in found.ids] == ["<s>", "the", *space, "th"]
     assert found.bos == f"BOS {len(words) - 1}; conditions only"
 
 
