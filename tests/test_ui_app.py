@@ -476,3 +476,43 @@ async def test_the_last_place_is_offered_for_the_same_files_only(tmp_path: Path)
     async with changed.run_test(size=SMALL) as pilot:
         await idle(pilot)
         assert changed.last_place is None
+
+
+async def test_a_page_asked_for_before_the_cursor_moved_is_dropped(tmp_path: Path) -> None:
+    import msgspec
+
+    folder, _ = gptq_folder(tmp_path / "f")
+    app = make_app(folder)
+    async with app.run_test(size=SMALL) as pilot:
+        await idle(pilot)
+        app.open_tensor("model.layers.0.self_attn.q_proj.weight", tab="bytes", at=(0, 0))
+        await idle(pilot)
+        pane = app.screen.bytes_pane  # type: ignore[attr-defined]
+        old = pane.page
+        pane.go(at=(17, 131))
+        pane.take_page(old)
+        assert pane.position == (17, 131)
+        await idle(pilot)
+        assert (pane.page.row, pane.page.col) == (17, 131)
+        other = msgspec.structs.replace(pane.page.reading, zero_convention="minus_one")
+        pane.take_page(msgspec.structs.replace(pane.page, reading=other))
+        assert pane.page.reading.zero_convention == "as_is"
+
+
+async def test_a_job_that_a_newer_one_replaced_runs_no_more(tmp_path: Path) -> None:
+    import threading
+
+    folder, _ = gptq_folder(tmp_path / "f", count=1)
+    app = make_app(folder)
+    gate = threading.Event()
+    async with app.run_test(size=SMALL) as pilot:
+        await idle(pilot)
+        app.bridge.small("preview", lambda _: gate.wait(10), "first")
+        app.bridge.small("preview", lambda _: None, "second")
+        await idle(pilot)
+        assert app.workspace.running == []
+        assert [(job.title, job.outcome) for job in app.workspace.jobs[-2:]] == [
+            ("first", "stopped"),
+            ("second", "done"),
+        ]
+        gate.set()

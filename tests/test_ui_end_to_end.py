@@ -124,3 +124,44 @@ async def test_export_json_from_the_palette_covers_the_whole_checkpoint(tmp_path
         await idle(pilot)
     document = json.loads((tmp_path / "out" / "report.json").read_text())
     assert document["scope"]["tensors_quantized"] == 8
+
+
+async def test_a_reproducer_of_a_tensor_shows_the_same_finding(tmp_path: Path) -> None:
+    from quantscope.checkpoint import Checkpoint
+    from quantscope.rules.catalogue import judge
+    from quantscope.session.pipeline import inspect
+
+    folder, _ = gptq_folder(tmp_path / "liar", checkpoint_format="gptq")
+    app = make_app(folder)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await idle(pilot)
+        await press(pilot, "enter", "enter", "e", "r", "enter")
+        assert any("1 finding of the tensor" in notice for notice in notices(app))
+    with Checkpoint.open(str(tmp_path / "out" / "repro")) as copy:
+        found = inspect(copy, judge=judge)
+    assert len(found.states) == 1
+    assert "disagreement" in {finding.severity for finding in found.findings}
+
+
+async def test_a_kernel_check_runs_from_its_line_and_goes_into_the_report(tmp_path: Path) -> None:
+    folder, _ = gptq_folder(tmp_path / "f")
+    app = make_app(folder)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await idle(pilot)
+        await press(pilot, "t", "enter", "4")
+        shown = screen_text(app)
+        assert "reference:affine@cpu" in shown
+        assert "about" in shown
+        app.screen._start_check("reference:affine@cpu")  # type: ignore[attr-defined]
+        await idle(pilot)
+        shown = screen_text(app)
+        assert "computed right ran: held" in shown
+        assert "error as a share of its tolerance" in shown
+        assert app.workspace.ran == ("kernel check",)
+        await press(pilot, "T")
+        assert "kernel check (R)" not in screen_text(app)
+        await press(pilot, "e")
+        assert "with runs [x]" in screen_text(app)
+        await press(pilot, "f", "w", "enter")
+    document = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert document["parity"][0]["outcome"] == "held"

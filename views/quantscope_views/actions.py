@@ -137,6 +137,8 @@ ACTIONS: tuple[Action, ...] = (
     _action("report.format", "export: next format", "Markdown, JSON, HTML, SARIF.", "f", "format", 27),
     _action("report.write", "export: write the file", "Write where the line says.", "w", "write", 29),
     _action("report.redact", "export: hide folders", "Leave folder names out."),
+    _action("report.runs", "export: runs in or out", "Checks of this session in the report."),
+    _action("report.reproducer", "export: reproducer", "The smallest checkpoint with the finding.", "r", "repro", 26),
 )  # fmt: skip
 
 

@@ -239,12 +239,13 @@ class Bridge:
         self.start(f"page:{channel}", work)
 
     def small(self, key: str, compute: Callable[[CancelToken], Any], title: str = "") -> None:
-        """Compute something for one pane; the answer comes as `ResultReady` with the key."""
+        """Compute something for one pane; the answer comes as `ResultReady` with the key.
+
+        Work that is stopped may still answer with what it has, labelled partial by itself.
+        """
 
         def work(token: CancelToken) -> None:
-            result = compute(token)
-            if not token():
-                self.post(messages.ResultReady(key, result))
+            self.post(messages.ResultReady(key, compute(token)))
 
         self.start(key, work, title)
 

@@ -58,7 +58,11 @@ class Intake(App[int]):
         self.tell_screens("judged")
 
     def on_job_started(self, message: messages.JobStarted) -> None:
-        """A job began."""
+        """A job began; an older one of its kind was given up and says nothing any more."""
+        for older in self.workspace.jobs:
+            if older.key == message.job and older.outcome == "running":
+                older.outcome, older.ended = "stopped", time.monotonic()
+                older.note = "replaced by a newer one"
         self.workspace.jobs.append(
             Job(key=message.job, title=message.title, started=time.monotonic())
         )

@@ -320,7 +320,7 @@ class Navigation(Intake):
 
     def action_copy(self) -> None:
         """Copy what the cursor is on."""
-        copy = getattr(self.focused, "copy_text", None)
+        copy = getattr(self.screen, "copy_text", None) or getattr(self.focused, "copy_text", None)
         self.copy_words(copy() if copy is not None else "")
 
     def action_copy_link(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
-from quantscope.model import BitSpan
+from quantscope.model import BitSpan, Reading
 
 from quantscope_views.present.bytes_group import Group
 from quantscope_views.present.bytes_layout import Hit, LayoutMap
@@ -64,10 +64,25 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """Mean of code - zero over the group, where codes are integers with a zero."""
 
 
+class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to read."""
+
+    row: int
+    col: int
+    height: int
+    """Lines of bytes that fit."""
+    line_bytes: int
+    """Bytes a line."""
+
+
 class BytesPage(msgspec.Struct, frozen=True, kw_only=True):
     """What the Bytes tab shows."""
 
     tensor: str
+    request: PageRequest
+    """What was asked for."""
+    reading: Reading
+    """The reading that codes and values are shown under."""
     row: int
     col: int
     shape: tuple[int, int]
@@ -93,17 +108,6 @@ class BytesPage(msgspec.Struct, frozen=True, kw_only=True):
     layout: LayoutMap | None = None
     line_stride: int = 0
     """Bytes from one line to the next of the same column."""
-
-
-class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to read."""
-
-    row: int
-    col: int
-    height: int
-    """Lines of bytes that fit."""
-    line_bytes: int
-    """Bytes a line."""
 
 
 def mark_bits(

@@ -87,7 +87,7 @@ class PageReader:
         group = group_of(self._family, tensor, reading, row, col, reader)
         cut = cut_lines(tensor, reading, cell, self._layout, wanted)
         lines = self._lines(cut, cell, group, wanted, reader, big)
-        return self._page(cell, row, col, group, cut, lines, reader, big)
+        return self._page(wanted, cell, row, col, group, cut, lines, reader, big)
 
     def _lines(
         self,
@@ -160,6 +160,7 @@ class PageReader:
 
     def _page(
         self,
+        wanted: PageRequest,
         cell: Cell,
         row: int,
         col: int,
@@ -193,6 +194,8 @@ class PageReader:
         file = self._checkpoint.file(cut.file_id)
         return BytesPage(
             tensor=tensor.name,
+            request=wanted,
+            reading=choice.shown,
             row=row,
             col=col,
             shape=(n_rows, n_cols),

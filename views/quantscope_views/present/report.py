@@ -6,7 +6,7 @@ import os
 import secrets
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from quantscope.model import Finding
@@ -17,6 +17,10 @@ from quantscope.text import inert
 
 from quantscope_views.lines import Line, Span, cut_end, cut_middle, line, rule, wrap
 from quantscope_views.present.words import count_words, size_words
+
+if TYPE_CHECKING:
+    from quantscope.parity.model import ParityRun
+    from quantscope.probes.model import ProbeResult
 
 Form = Literal["markdown", "json", "html", "sarif"]
 FORMS: tuple[tuple[Form, str, str], ...] = (
@@ -37,6 +41,16 @@ class ReportScope(msgspec.Struct, frozen=True, kw_only=True):
     selection: Selection = Selection()
 
 
+class Runs(msgspec.Struct, frozen=True, kw_only=True):
+    """Checks that ran in this session."""
+
+    kernel: tuple[ParityRun, ...] = ()
+    logits: ProbeResult | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.kernel) or self.logits is not None
+
+
 class ReportChoice(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a person chose."""
 
@@ -44,7 +58,8 @@ class ReportChoice(msgspec.Struct, frozen=True, kw_only=True):
     scope: int = 0
     form: int = 0
     redact: bool = True
-    reproducer: bool = False
+    with_runs: bool = True
+    runs: Runs = Runs()
 
     @property
     def chosen(self) -> ReportScope:
@@ -119,8 +134,26 @@ def draft_of(
         selection=choice.chosen.selection,
         redact_paths=choice.redact,
         command="quantscope (app)",
+        **(_run_options(choice.runs) if choice.with_runs else {}),
     )
     return build([inspection], options, judge=judge, cancelled=cancelled)
+
+
+def _run_options(runs: Runs) -> dict[str, Any]:
+    """Entries and gates of the checks that ran; the last kernel run speaks for its gate."""
+    from quantscope.parity.entries import kernel_gate, report_entry
+    from quantscope.probes.for_report import model_quality_gate
+    from quantscope.probes.for_report import report_entry as probe_entry
+
+    gates: dict[str, Any] = {}
+    options: dict[str, Any] = {"gates": gates}
+    if runs.kernel:
+        options["parity"] = tuple(report_entry(r) for run in runs.kernel for r in run.results)
+        gates["kernel"] = kernel_gate(runs.kernel[-1])
+    if runs.logits is not None:
+        options["probes"] = (probe_entry(runs.logits, False),)
+        gates["model_quality"] = model_quality_gate(runs.logits, None)
+    return options
 
 
 def rendered(draft: Draft, form: Form) -> Iterable[bytes]:
@@ -216,6 +249,8 @@ def scope_lines(choice: ReportChoice, width: int) -> list[Line]:
         forms.append(Span(f"[{title}]" if chosen else f" {title} ", "strong" if chosen else "dim"))
     hide = "[x]" if choice.redact else "[ ]"
     forms.append(Span(f"     hide folders {hide}"))
+    ran = "[x]" if choice.runs and choice.with_runs else "[ ]"
+    forms.append(Span(f"    with runs {ran}", "plain" if choice.runs else "dim"))
     return [
         Line(
             spans=tuple(spans),
@@ -226,11 +261,59 @@ def scope_lines(choice: ReportChoice, width: int) -> list[Line]:
             spans=tuple(forms),
             about=(
                 "f: the next format; folders of this machine are left out unless asked for",
-                "with runs: none ran in this session",
+                f"with runs: {_runs_words(choice.runs)}",
             ),
             action="report.format",
         ),
     ]
+
+
+def _runs_words(runs: Runs) -> str:
+    words = [f"{len(run.results)} kernel results of {run.backend}" for run in runs.kernel]
+    if runs.logits is not None:
+        words.append("one logits check")
+    return ", ".join(words) or "none ran in this session"
+
+
+def write_reproducer(
+    inspection: Inspection, tensor: str, folder: str, cancelled: Callable[[], bool] | None = None
+) -> tuple[str, ...]:
+    """Write the smallest checkpoint that shows the findings of one tensor.
+
+    Returns:
+        What was written and what it shows, in sentences.
+
+    Raises:
+        UnreadableError: the folder is not empty, or a plane's bytes are not all there.
+        NoSuchTensorError: no tensor has the name.
+    """
+    from quantscope.checkpoint import Checkpoint
+    from quantscope.cli.output import write_file
+    from quantscope.report.reproducer import check_folder, reproduce
+    from quantscope.rules.catalogue import judge
+    from quantscope.session.pipeline import inspect
+
+    def rescan(path: str) -> Sequence[Finding]:
+        with Checkpoint.open(path) as copy:
+            return inspect(copy, judge=judge, cancelled=cancelled).findings
+
+    check_folder(folder)
+    checkpoint = inspection.checkpoint
+    made = reproduce(
+        checkpoint,
+        inspection.findings,
+        checkpoint.find(tensor),
+        folder,
+        write=write_file,
+        rescan=rescan,
+    )
+    words = [
+        f"{folder}: {count_words(len(made.files), 'file')}, {size_words(made.nbytes)}, "
+        f"{count_words(len(made.tensors), 'tensor')}",
+        f"{count_words(len(made.shown), 'finding')} of the tensor show in it too",
+    ]
+    words += [f"NOT in it: {found}: {reason}" for found, reason in made.not_shown]
+    return tuple(words)
 
 
 def preview_lines(preview: Preview, width: int) -> list[Line]:

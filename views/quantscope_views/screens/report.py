@@ -17,12 +17,14 @@ from quantscope_views.present.report import (
     FORMS,
     Preview,
     ReportChoice,
+    Runs,
     choices_for,
     foot_lines,
     preview_lines,
     preview_of,
     scope_lines,
     write_report,
+    write_reproducer,
     written_words,
 )
 from quantscope_views.present.states import PaneState, loading_state
@@ -72,9 +74,11 @@ class ReportScreen(BaseScreen):
                 loading_state("there is nothing to report before headers are read", None)
             )
             return
-        if inspection is not self._made_for:
+        runs = Runs(kernel=tuple(self.workspace.kernel_runs), logits=self.workspace.logits)
+        newer = self._choice is None or runs != self._choice.runs
+        if inspection is not self._made_for or newer:
             self._made_for = inspection
-            self._choice = self._start_choice(inspection)
+            self._choice = msgspec.structs.replace(self._start_choice(inspection), runs=runs)
             self._make()
 
     def _start_choice(self, inspection: Inspection) -> ReportChoice:
@@ -112,6 +116,8 @@ class ReportScreen(BaseScreen):
             self._show()
         elif key == "write" and isinstance(result, tuple):
             self.notify(written_words(result), timeout=6, markup=False)
+        elif key == "reproducer" and isinstance(result, tuple):
+            self.notify("\n".join(result), timeout=10, markup=False)
 
     def _show(self) -> None:
         choice, preview = self._choice, self._preview
@@ -152,6 +158,39 @@ class ReportScreen(BaseScreen):
         """Leave folder names out, or not."""
         if self._choice is not None:
             self._change(msgspec.structs.replace(self._choice, redact=not self._choice.redact))
+
+    def action_runs(self) -> None:
+        """Runs of this session in or out."""
+        if self._choice is not None:
+            turned = not self._choice.with_runs
+            self._change(msgspec.structs.replace(self._choice, with_runs=turned))
+
+    def action_reproducer(self) -> None:
+        """Ask for a folder, then write the reproducer of the tensor at hand."""
+        from quantscope_views.screens.prompts import PathPrompt
+
+        if self._reproduced() is None:
+            self.notify("a reproducer is of one tensor: come here from a tensor or a finding")
+            return
+        self.app.push_screen(PathPrompt("reproducer into a new folder", "repro"), self._reproduce)
+
+    def _reproduced(self) -> str | None:
+        """The tensor that a reproducer would be of."""
+        finding = next((f for f in self.workspace.findings if f.id == self._origin.finding), None)
+        names = [self._origin.tensor]
+        if finding is not None:
+            names += [finding.subject.tensor, *finding.members[:1]]
+        table = self.workspace.table
+        return next((n for n in names if n and table is not None and n in table.position), None)
+
+    def _reproduce(self, folder: str | None) -> None:
+        inspection, tensor = self._made_for, self._reproduced()
+        if folder and inspection is not None and tensor is not None:
+            self.qapp.bridge.small(
+                "reproducer",
+                lambda token: write_reproducer(inspection, tensor, folder, token),
+                f"reproducer into {folder}",
+            )
 
     def action_write(self) -> None:
         """Ask where, then write."""

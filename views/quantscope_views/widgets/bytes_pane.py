@@ -204,8 +204,10 @@ class BytesPane(Vertical):
         self._bridge.page(self._channel, self._state.tensor.name, partial(reader.read, wanted))
 
     def take_page(self, page: BytesPage) -> None:
-        """A page arrived."""
-        if self._choice is None:
+        """A page arrived; one that was asked for before the cursor or the reading changed is dropped."""
+        if self._choice is None or page.request != self._asked:
+            return
+        if page.reading != self._choice.shown:
             return
         first = self.page is None or self.page.kind != page.kind
         self._layout = page.layout
