@@ -165,3 +165,59 @@ async def test_a_kernel_check_runs_from_its_line_and_goes_into_the_report(tmp_pa
         await press(pilot, "f", "w", "enter")
     document = json.loads((tmp_path / "out" / "report.json").read_text())
     assert document["parity"][0]["outcome"] == "held"
+
+
+async def test_an_accepted_finding_is_left_out_by_a_scan_with_the_baseline(tmp_path: Path) -> None:
+    from quantscope.rules.suppress import load_suppressions
+
+    folder, _ = gptq_folder(tmp_path / "liar", checkpoint_format="gptq")
+    app = make_app(folder)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await idle(pilot)
+        finding = app.workspace.finding
+        assert finding is not None
+        app.run_registered("triage.accept")
+        await idle(pilot)
+        await typed(pilot, "known")
+        await press(pilot, "enter")
+        assert any("accepted until" in notice for notice in notices(app))
+    entries = load_suppressions(tmp_path / "out" / "quantscope.toml")
+    assert [(entry.id, entry.reason) for entry in entries] == [(finding.id, "known")]
+
+
+async def test_a_stopped_comparison_keeps_its_pairs_and_says_partial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import threading
+    from typing import Any
+
+    from quantscope.compare import run
+
+    reached, gate = threading.Event(), threading.Event()
+    real = run._compare_pair
+    calls: list[int] = []
+
+    def slow(*words: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            reached.set()
+            gate.wait(20)
+        return real(*words, **options)
+
+    monkeypatch.setattr(run, "_compare_pair", slow)
+    folder, _ = gptq_folder(tmp_path / "f")
+    app = make_app(folder)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await idle(pilot)
+        await press(pilot, "c")
+        app.screen.compare(None)  # type: ignore[attr-defined]
+        from ui_driver import until
+
+        await until(pilot, reached.is_set)
+        await pilot.press("x")
+        gate.set()
+        await idle(pilot)
+        found = app.screen.found  # type: ignore[attr-defined]
+        assert found is not None
+        assert found.partial
+        assert "PARTIAL" in screen_text(app)

@@ -91,7 +91,8 @@ ACTIONS: tuple[Action, ...] = (
     _action("move.last", "move: last", "To the last.", "end"),
     _action("move.choose", "go: open", "Open what the cursor is on.", "enter", "open", 30),
     # Triage
-    _action("triage.rule-page", "explain: rule of this finding", "The rule's page."),
+    _action("triage.rule-page", "explain: rule of this finding", "The rule's page.", "r", "rule", 6),
+    _action("triage.accept", "export: accept this finding", "Into the baseline, with a reason, for 90 days."),
     _action("triage.guilty-byte", "go: byte of this finding", "Straight to the byte.", "b", "byte", 16),
     # Tensors
     _action("tensors.tree", "view: tree or flat list", "Tree by module, or flat.", "v", "tree", 18),

@@ -44,6 +44,12 @@ def _rules_provider() -> type[Provider]:
     return RuleProvider
 
 
+def _recent_provider() -> type[Provider]:
+    from quantscope_views.palette import RecentProvider
+
+    return RecentProvider
+
+
 class QuantscopeApp(Leaving):
     """One person, one checkpoint.
 
@@ -58,7 +64,12 @@ class QuantscopeApp(Leaving):
     TITLE = "quantscope"
     CSS_PATH = "styles/app.tcss"
     ENABLE_COMMAND_PALETTE = True
-    COMMANDS: ClassVar[set[Any]] = {_actions_provider, _tensors_provider, _rules_provider}
+    COMMANDS: ClassVar[set[Any]] = {
+        _actions_provider,
+        _tensors_provider,
+        _rules_provider,
+        _recent_provider,
+    }
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_for("app")]
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (100, "-normal"), (160, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (15, "-short"), (24, "-tall"), (34, "-high")]  # noqa: RUF012

@@ -43,7 +43,7 @@ def save_place(folder: Path, checkpoint: Checkpoint, place: Place, theme: str) -
     fingerprint = fingerprint_of(checkpoint)
     saved = LastPlace(
         version=VERSION,
-        path=checkpoint.opened.path,
+        path=os.path.abspath(checkpoint.opened.path),
         fingerprint=fingerprint,
         place=place,
         theme=theme,
@@ -75,3 +75,20 @@ def place_words(place: Place) -> str:
     tab = f" {place.tab}" if place.tab else ""
     at = f" {place.at[0]},{place.at[1]}" if place.at else ""
     return f"{place.tensor}{tab}{at}"
+
+
+def recent_paths(folder: Path, limit: int = 12) -> list[str]:
+    """Paths of the newest sessions, newest first, each once; those that are gone are left out."""
+    try:
+        files = sorted(folder.glob("*.json"), key=lambda path: -path.stat().st_mtime)
+    except OSError:
+        return []
+    found: dict[str, None] = {}
+    for file in files[: 4 * limit]:
+        try:
+            saved = msgspec.json.decode(file.read_bytes(), type=LastPlace)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            continue
+        if os.path.isabs(saved.path) and os.path.exists(saved.path):
+            found[saved.path] = None
+    return list(found)[:limit]

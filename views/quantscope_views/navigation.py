@@ -16,6 +16,7 @@ from quantscope_views.lines import cut_middle
 from quantscope_views.place import TABS, Place, Tab, link, parse_go_to
 from quantscope_views.screens.base import BaseScreen
 from quantscope_views.screens.triage import TriageScreen
+from quantscope_views.themes import THEMES
 from quantscope_views.widgets.lines_view import LinesView
 from quantscope_views.widgets.top_line import TopLine
 
@@ -389,6 +390,8 @@ class Navigation(Intake):
         if saved is None or saved.place == Place() or saved.place.screen == "triage":
             return
         self.last_place = saved.place
+        if saved.theme in {theme.name for theme in THEMES} and not self.no_color:
+            self.theme = saved.theme
         self.notify(
             f"last place: {cut_middle(inert(place_words(saved.place)), 60)}; palette: last place",
             timeout=6,

@@ -88,3 +88,19 @@ class RuleProvider(Provider):
             score = matcher.match(text)
             if score > 0:
                 yield Hit(score, Content(text), partial(app.show_rule, rule.code))
+
+
+class RecentProvider(Provider):
+    """Checkpoints of earlier sessions."""
+
+    async def search(self, query: str) -> Hits:
+        """Paths that fit."""
+        from quantscope_views.last_place import recent_paths, sessions_folder
+
+        matcher = self.matcher(query)
+        app = cast(Any, self.app)
+        for path in recent_paths(sessions_folder()):
+            text = f"app: open {cut_middle(inert(path), 70)}"
+            score = matcher.match(text)
+            if score > 0:
+                yield Hit(score, Content(text), partial(app.open_path, path))

@@ -60,12 +60,12 @@ class GoToScreen(TextPrompt):
 
 
 class PathPrompt(TextPrompt):
-    """A path to read or to write."""
+    """A path to read or to write, or other words."""
 
-    def __init__(self, title: str, value: str = "") -> None:
+    def __init__(self, title: str, value: str = "", words: str = "path") -> None:
         super().__init__(value)
         self.title_words = title
-        self.placeholder = "path"
+        self.placeholder = words
 
 
 class ConfirmScreen(ModalScreen[bool]):

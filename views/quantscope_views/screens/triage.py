@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable
+from pathlib import Path
 from typing import ClassVar
 
 from textual import on
@@ -13,6 +15,7 @@ from textual.widget import Widget
 from quantscope_views.bindings import bindings_for
 from quantscope_views.lines import Line, line, rule
 from quantscope_views.place import Place
+from quantscope_views.present.baseline import accept
 from quantscope_views.present.layers import layer_lines
 from quantscope_views.present.states import loading_state, nothing_open_state
 from quantscope_views.present.triage import (
@@ -148,6 +151,28 @@ class TriageScreen(BaseScreen):
         finding = self.workspace.finding
         if finding is not None:
             self.qapp.go_to_finding(finding, byte=True)
+
+    def action_accept(self) -> None:
+        """Ask for a reason, then add the selected finding to the baseline file."""
+        from quantscope_views.screens.prompts import PathPrompt
+
+        finding = self.workspace.finding
+        if finding is None:
+            return
+
+        def accepted(reason: str | None) -> None:
+            if reason and reason.strip():
+                self.qapp.bridge.small(
+                    "accept",
+                    lambda _: accept(finding, reason.strip(), Path.cwd(), dt.date.today()),
+                )
+
+        self.app.push_screen(PathPrompt(f"accept {finding.code}: why", words="reason"), accepted)
+
+    def take_result(self, key: str, result: object) -> None:
+        """The baseline was written."""
+        if key == "accept" and isinstance(result, tuple):
+            self.notify("\n".join(result), timeout=8, markup=False)
 
     def action_rule_page(self) -> None:
         """The page of the selected finding's rule."""

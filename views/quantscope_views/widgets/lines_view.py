@@ -12,7 +12,7 @@ from textual.strip import Strip
 
 from quantscope_views.lines import Line
 from quantscope_views.place import Place
-from quantscope_views.widgets.strip_view import StripView
+from quantscope_views.widgets.strip_view import RIGHT_BUTTON, StripView
 
 Builder = Callable[[int], Sequence[Line]]
 """Makes the lines for a width in cells."""
@@ -214,6 +214,9 @@ class LinesView(StripView):
 
     def on_click(self, event: events.Click) -> None:
         """A click selects, a double click follows."""
+        if event.button == RIGHT_BUTTON:
+            self.app.action_command_palette()
+            return
         offset = event.get_content_offset(self)
         if offset is None:
             return

@@ -18,6 +18,9 @@ from quantscope_views.bindings import bindings_for
 from quantscope_views.lines import Span
 from quantscope_views.themes import tone_colours, tone_style
 
+RIGHT_BUTTON = 3
+"""The mouse button that opens the palette for the pane under it."""
+
 MOVES = frozenset(action.handler for action in owned_by("move"))
 
 

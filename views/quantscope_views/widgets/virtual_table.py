@@ -13,7 +13,7 @@ from textual.strip import Strip
 
 from quantscope_views.lines import Span, fit, shown_name
 from quantscope_views.present.tensor_rows import Column
-from quantscope_views.widgets.strip_view import StripView
+from quantscope_views.widgets.strip_view import RIGHT_BUTTON, StripView
 
 
 class RowSource(Protocol):
@@ -220,6 +220,9 @@ class VirtualTable(StripView):
 
     def on_click(self, event: events.Click) -> None:
         """A click selects, a double click opens."""
+        if event.button == RIGHT_BUTTON:
+            self.app.action_command_palette()
+            return
         offset = event.get_content_offset(self)
         if offset is None or offset.y == 0:
             return
