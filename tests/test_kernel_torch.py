@@ -46,9 +46,9 @@ def holds(result: ParityResult) -> None:
     assert any(c.kind == "positive" and c.state == "held" for c in result.controls)
 
 
-def ran(path: Path, backend: str, **settings: object) -> list[ParityResult]:
+def ran(path: Path, backend: str, sample: int = 1, **settings: object) -> list[ParityResult]:
     wanted = Settings(**settings)  # type: ignore[arg-type]
-    run = run_checkpoint(str(path), backend, sample=2, keep=False, settings=wanted)
+    run = run_checkpoint(str(path), backend, sample=sample, keep=False, settings=wanted)
     executed = [result for result in run.results if result.status == "executed"]
     assert executed, [result.reason for result in run.results]
     return executed
@@ -66,7 +66,7 @@ def test_int4_holds_with_proof(real_set: Path, folder: str) -> None:
 @pytest.mark.real
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
 def test_int4_holds_in_every_type(real_set: Path, dtype: str) -> None:
-    for result in ran(real_set / "autogptq-w4g128-asym", "torch:int4@cpu", dtype=dtype):
+    for result in ran(real_set / "autogptq-w4g128-asym", "torch:int4@cpu", 3, dtype=dtype):
         holds(result)
         assert result.dtype == dtype
 

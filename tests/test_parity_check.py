@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,12 @@ __all__ = ["checkpoint", "plugin"]
 TENSOR = "model.layers.0.mlp.up_proj"
 
 
+@cache
+def seen(checkpoint: str, kernel: str) -> ParityResult:
+    """A check that several tests look at."""
+    return check(checkpoint, kernel)
+
+
 def controls(result: ParityResult) -> dict[str, str]:
     return {control.name: control.state for control in result.controls}
 
@@ -31,7 +38,7 @@ def emulated(path: Path, fault: str) -> ParityResult:
 
 
 def test_every_control_that_a_contract_allows_is_detected(plugin: Path, checkpoint: str) -> None:
-    states = controls(check(checkpoint, "plain"))
+    states = controls(seen(checkpoint, "plain"))
     assert states["gptq 4 bit minus_one"] == "held"
     for name in (
         "zero_plus_one",
@@ -50,14 +57,14 @@ def test_right_and_ran_are_two_answers(plugin: Path, checkpoint: str) -> None:
         ("unknown", "unproven", "not known: something_else"),
         ("silent", "unproven", "does not name the kernel"),
     ):
-        result = check(checkpoint, kernel)
+        result = seen(checkpoint, kernel)
         assert result.outcome == "held", kernel
         assert result.execution_proof == proof
         assert words in result.execution.reason
 
 
 def test_a_fallback_is_counted_by_calls_and_by_time(plugin: Path, checkpoint: str) -> None:
-    fallback = check(checkpoint, "falls").execution.fallback
+    fallback = seen(checkpoint, "falls").execution.fallback
     assert fallback.calls == (1, 2)
     assert fallback.microseconds == (2.0, 4.0)
     assert fallback.names == ("dequantize",)
@@ -66,7 +73,7 @@ def test_a_fallback_is_counted_by_calls_and_by_time(plugin: Path, checkpoint: st
 def test_wrong_outputs_are_named_after_the_fault_that_makes_them(
     plugin: Path, checkpoint: str
 ) -> None:
-    result = check(checkpoint, "off_by_one")
+    result = seen(checkpoint, "off_by_one")
     assert result.outcome == "did_not_hold"
     assert [s.fault for s in result.symptoms if s.matches] == ["zero_plus_one"]
     assert "zero point one too high" in result.reason
@@ -78,31 +85,31 @@ def test_wrong_outputs_are_named_after_the_fault_that_makes_them(
 def test_a_layer_that_ignores_asymmetric_zeros_is_found_and_named(
     plugin: Path, checkpoint: str
 ) -> None:
-    result = check(checkpoint, "ignores_zeros")
+    result = seen(checkpoint, "ignores_zeros")
     assert result.outcome == "did_not_hold"
     assert [s.fault for s in result.symptoms if s.matches] == ["zeros_ignored"]
 
 
 def test_a_kernel_of_zeros_does_not_hold(plugin: Path, checkpoint: str) -> None:
-    assert check(checkpoint, "zero").outcome == "did_not_hold"
+    assert seen(checkpoint, "zero").outcome == "did_not_hold"
 
 
 def test_a_value_that_is_not_finite_is_counted_and_does_not_hold(
     plugin: Path, checkpoint: str
 ) -> None:
-    result = check(checkpoint, "not_finite")
+    result = seen(checkpoint, "not_finite")
     assert result.outcome == "did_not_hold"
     assert all(batch.nonfinite == 1 for batch in result.inputs)
 
 
 def test_a_missed_negative_control_makes_it_inconclusive(plugin: Path, checkpoint: str) -> None:
-    result = check(checkpoint, "blind")
+    result = seen(checkpoint, "blind")
     assert result.outcome == "inconclusive"
     assert "zero_plus_one" in result.reason
 
 
 def test_zeros_in_must_give_exact_zeros_out(plugin: Path, checkpoint: str) -> None:
-    batch = next(b for b in check(checkpoint, "plain").inputs if b.name == "zeros")
+    batch = next(b for b in seen(checkpoint, "plain").inputs if b.name == "zeros")
     assert batch.max_tolerance == 0.0
     assert batch.held
 
@@ -125,7 +132,7 @@ def test_the_record_names_bytes_seed_model_and_versions(plugin: Path, checkpoint
 def test_the_fingerprint_follows_the_bytes(plugin: Path, checkpoint: str, tmp_path: Path) -> None:
     same = parity_builder.gptq(tmp_path / "same")
     other = parity_builder.gptq(tmp_path / "other", seed=9)
-    first = check(checkpoint, "plain").fingerprint
+    first = seen(checkpoint, "plain").fingerprint
     assert check(str(same), "plain").fingerprint == first
     assert check(str(other), "plain").fingerprint != first
 
