@@ -140,6 +140,14 @@ class Int4Cpu(_Int4):
         no = torch_calls.operator_missing("_weight_int4pack_mm_for_cpu", "cpu")
         return Available(refusal=no, versions=found.versions, device_name=found.device_name)
 
+    def refusal(self, weight: Weight, dtype: str) -> Refusal | None:
+        """Besides, whole blocks of 16 output channels."""
+        problem = super().refusal(weight, dtype)
+        if problem is None and weight.n_rows % 16:
+            detail = f"{weight.n_rows} output channels are no whole blocks of 16"
+            return Refusal(reason="shape_unsupported", detail=detail)
+        return problem
+
     def error_model(self, weight: Weight, dtype: str) -> ErrorModel:
         """See the class."""
         return ErrorModel(
