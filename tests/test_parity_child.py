@@ -164,6 +164,20 @@ def test_after_a_crash_the_next_tensor_gets_a_new_child(
         assert worker.starts == 2
 
 
+def test_modules_in_the_working_folder_are_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The working folder may be a checkpoint that somebody sent."""
+    for name in ("numpy", "msgspec", "torch", "gguf", "json"):
+        (tmp_path / f"{name}.py").write_text(
+            f"open({str(tmp_path / 'ran')!r}, 'w')\nraise SystemExit(3)\n"
+        )
+    monkeypatch.chdir(tmp_path)
+    with Worker() as worker:
+        assert worker.run({"kind": "probe", "backends": ["reference"]}, timeout_s=60)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_child_that_cannot_be_started_is_a_failure(tmp_path: Path) -> None:
     with (
         Worker(command=[str(tmp_path / "nothing")]) as worker,

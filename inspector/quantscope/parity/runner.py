@@ -25,7 +25,8 @@ STDERR_KEPT = 16384
 START_TIMEOUT_S = 60.0
 GRACE_S = 2.0
 
-CHILD_COMMAND: tuple[str, ...] = (sys.executable, "-m", "quantscope.parity.child")
+CHILD_COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "quantscope.parity.child")
+"""`-P` keeps the working folder out of the module path: it may be a checkpoint with a file called numpy.py."""
 
 _QUIET = {
     "HF_HUB_OFFLINE": "1",
