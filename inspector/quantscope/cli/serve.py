@@ -33,6 +33,6 @@ def command(path: str, host: str, port: int) -> int:
             f"quantscope: everybody who reaches {host}:{port} can read this checkpoint; "
             "there is no password"
         )
-    words = [sys.executable, "-m", "quantscope", "open", path, "--no-restore"]
+    words = [sys.executable, "-P", "-m", "quantscope", "open", path, "--no-restore"]
     GuardedServer(shlex.join(words), host=host, port=port, title="quantscope").serve()
     return ExitCode.OK

@@ -16,7 +16,8 @@ from quantscope.session.events import Progress, ProgressThrottle
 
 __all__ = ["ProbeFailedError", "ProbeStoppedError", "estimate", "missing", "run_probe"]
 
-CHILD_COMMAND = (sys.executable, "-m", "quantscope.probes.child")
+CHILD_COMMAND = (sys.executable, "-P", "-m", "quantscope.probes.child")
+"""`-P` keeps the working folder out of the module path: it may be a checkpoint with a file called torch.py."""
 
 ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
 """Waiting threads sleep: spinning ones take the processor from the app that shows the progress."""
