@@ -17,7 +17,7 @@ from quantscope.decode.plane_reader import to_float32
 from quantscope.decode.window import decode_window
 from quantscope.rules import names
 from quantscope.rules.catalogue import judge
-from quantscope.session.pipeline import inspect
+from quantscope.session.pipeline import Scope, inspect
 from report_checkpoints import config, write_gptq
 
 Q = "model.layers.0.self_attn.q_proj"
@@ -128,6 +128,20 @@ def test_a_stack_of_a_trillion_experts_is_one_tensor(dims: tuple[int, ...], tmp_
     with Checkpoint.open(str(path)) as checkpoint:
         assert len(checkpoint.grouping.tensors) <= 1
         assert judge(inspect(checkpoint)).findings[0].severity == "violation"
+
+
+@pytest.mark.parametrize("rows", [2**34, 2**50, 2**61])
+def test_a_deep_scan_of_rows_that_are_not_there_ends(rows: int, tmp_path: Path) -> None:
+    """Lists of all windows or byte runs of such a tensor would need more memory than a machine has."""
+    name = "blk.0.ffn_up.weight"
+    path = write_gguf(tmp_path / "a.gguf", {name: ("Q8_0", weight("Q8_0", 24, 8))})
+    blob = bytearray(path.read_bytes())
+    at = blob.index(name.encode()) + len(name) + 4 + 8
+    blob[at : at + 8] = rows.to_bytes(8, "little")
+    path.write_bytes(blob)
+    with Checkpoint.open(str(path)) as checkpoint:
+        found = judge(inspect(checkpoint, Scope(mode="deep"))).findings
+    assert found[0].severity == "violation"
 
 
 @pytest.mark.filterwarnings("error")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from quantscope.decode.parts import Window
@@ -30,14 +32,15 @@ def total_groups(reading: Reading) -> int:
     return reading.shape[-2] * groups_per_row(reading)
 
 
-def sample_windows(reading: Reading, n_groups: int | None) -> list[Window]:
+def sample_windows(reading: Reading, n_groups: int | None) -> Iterator[Window]:
     """Windows that hold about `n_groups` groups; all rows where None or where the tensor is small.
 
     Rows are taken as runs spread evenly over the tensor, each shifted by a seeded offset; columns whole.
+    One by one: a header may claim more rows than a list of windows could hold.
     """
     n_rows, n_cols = reading.shape[-2], reading.shape[-1]
     if n_rows <= 0 or n_cols <= 0 or n_rows > MAX_EXTENT or n_cols > MAX_EXTENT:
-        return []
+        return
     if n_groups is None:
         wanted = n_rows
     else:
@@ -45,18 +48,14 @@ def sample_windows(reading: Reading, n_groups: int | None) -> list[Window]:
         wanted = min(wanted, max(1, MAX_SAMPLE_ELEMENTS // n_cols))
     if wanted >= n_rows:
         step = max(1, MAX_SAMPLE_ELEMENTS // n_cols)
-        return [
-            Window(range(start, min(start + step, n_rows)), range(n_cols))
-            for start in range(0, n_rows, step)
-        ]
+        for start in range(0, n_rows, step):
+            yield Window(range(start, min(start + step, n_rows)), range(n_cols))
+        return
     runs = min(MAX_RUNS, wanted)
     length = wanted // runs
     span = n_rows // runs
     generator = np.random.default_rng(SEED)
     offsets = generator.integers(0, max(1, span - length + 1), size=runs)
-    return [
-        Window(
-            range(i * span + int(offsets[i]), i * span + int(offsets[i]) + length), range(n_cols)
-        )
-        for i in range(runs)
-    ]
+    for i in range(runs):
+        first = i * span + int(offsets[i])
+        yield Window(range(first, first + length), range(n_cols))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 import numpy as np
 
@@ -111,16 +113,15 @@ def code_windows(plane: Plane, reader: PlaneReader, *, everything: bool) -> Code
     )
 
 
-def _runs(total: int, everything: bool) -> list[tuple[int, int]]:
+def _runs(total: int, everything: bool) -> Iterator[tuple[int, int]]:
+    """Offsets and lengths, one by one: a header may claim more bytes than a list of them could hold."""
     if everything or total <= WHOLE_BYTES:
-        return [(start, min(CHUNK_BYTES, total - start)) for start in range(0, total, CHUNK_BYTES)]
-    return [
-        (
-            number * (total - RUN_BYTES) // (SAMPLED_RUNS - 1) // WINDOW_BYTES * WINDOW_BYTES,
-            RUN_BYTES,
-        )
-        for number in range(SAMPLED_RUNS)
-    ]
+        for start in range(0, total, CHUNK_BYTES):
+            yield start, min(CHUNK_BYTES, total - start)
+        return
+    for number in range(SAMPLED_RUNS):
+        start = number * (total - RUN_BYTES) // (SAMPLED_RUNS - 1)
+        yield start // WINDOW_BYTES * WINDOW_BYTES, RUN_BYTES
 
 
 def window_entropy(windows: Array) -> Array:
