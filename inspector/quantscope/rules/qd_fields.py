@@ -83,6 +83,31 @@ def _rivals(claims: tuple[Claim, ...]) -> tuple[Claim, Claim] | None:
     return None
 
 
+WHOLE_NUMBER_METHODS = frozenset({"gptq", "awq", "auto-round", "intel/auto-round", "qqq"})
+"""Methods whose loaders take bits and group_size as whole numbers."""
+
+
+def no_numbers(rule: Rule, facts: Facts, keys: tuple[str, ...]) -> Iterator[Hit]:
+    """Keys of a section that hold something else than a whole number."""
+    for section in facts.sections:
+        for key in keys:
+            value = section.get(key)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if whole or not section.has(key) or section.method not in WHOLE_NUMBER_METHODS:
+                continue
+            source = section.source(key)
+            yield rule.hit(
+                Subject(file=source.file, config_key=str(source), field=key),
+                f"{source} is {word(value)[:40]}, which is no whole number",
+                fold=str(source),
+                impact="loaders refuse the model or take their default",
+                try_=f"set {source} to what the planes fit",
+                who="config",
+                severity="warning",
+                data={"value": str(value)[:40]},
+            )
+
+
 class BitsContradict(FieldRule):
     """The declared width or number format is not that of the codes."""
 
@@ -94,7 +119,8 @@ class BitsContradict(FieldRule):
     noun = "bits"
     impact = "codes are cut at the wrong places: every weight differs"
     page = Page(
-        checks="The element that each source gives a module against the one that solves the sizes of its planes.",
+        checks="The element that each source gives a module against the one that solves the sizes of its planes; whether "
+        "bits is a whole number.",
         why="Fields of another width are cut out of the same words.",
         evidence=PROVED,
         proves_not="Where shapes fix only bits times group, the finding names every pair that fits.",
@@ -120,6 +146,7 @@ class BitsContradict(FieldRule):
             hit = hit or self._bits_key(facts, state)
             if hit is not None:
                 yield hit
+        yield from no_numbers(self, facts, ("bits", "w_bit", "wbits"))
 
     def _range(self, facts: Facts, state: TensorState) -> Hit | None:
         codes, field = state.exam.codes, state.contract["element"]
@@ -206,6 +233,11 @@ class GroupContradicts(FieldRule):
         sample="gptq-declared-group",
         reports=("TensorRT-LLM#648", "torchchat#37"),
     )
+
+    def check(self, facts: Facts) -> Iterator[Hit]:
+        """Contradictions, then sizes that are no numbers."""
+        yield from super().check(facts)
+        yield from no_numbers(self, facts, ("group_size", "q_group_size"))
 
     def of_state(self, facts: Facts, state: TensorState) -> Hit | None:
         """A violation too where the planes fit no usual grouping and a mate keeps the declared one."""

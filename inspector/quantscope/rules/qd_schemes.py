@@ -424,11 +424,22 @@ def _scheme_fault(weights: dict[str, Json]) -> tuple[str, str] | None:
     strategy = weights.get("strategy")
     if strategy is not None and strategy not in STRATEGIES:
         return "strategy", f"strategy is {strategy!r}"
-    if strategy in ("group", "tensor_group") and not weights.get("group_size"):
+    size, blocks = weights.get("group_size"), weights.get("block_structure")
+    if strategy in ("group", "tensor_group") and not size:
         return "group_size", f"strategy {strategy} without a group_size"
-    if strategy == "block" and not weights.get("block_structure"):
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < -1):
+        return "group_size", f"group_size is {size!r}"
+    if strategy == "block" and not blocks:
         return "block_structure", "strategy block without a block_structure"
+    if isinstance(blocks, list) and not _is_block(blocks):
+        return "block_structure", f"block_structure is {blocks!r}"
     return None
+
+
+def _is_block(blocks: list[Json]) -> bool:
+    return len(blocks) == 2 and all(
+        isinstance(extent, int) and not isinstance(extent, bool) and extent > 0 for extent in blocks
+    )
 
 
 def _targets(group: dict[str, Json]) -> list[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from quantscope.containers.records import StoredTensor
+from quantscope.decode.small_floats import float_table
 from quantscope.model import Orphan, Plane, Subject
 from quantscope.rules import mates, names
 from quantscope.rules.base import Hit, Page, Rule
@@ -53,6 +55,22 @@ class PlaneMissing(Rule):
             for kind, gone in by_kind.items():
                 yield self._hit(facts, module, gone, kind, seen[module], suffixes)
 
+    def _mx(self, facts: Facts, module: str, scale: StoredTensor) -> Hit:
+        """E8M0 bytes stored under another dtype."""
+        what = "F8_E4M3 with one scale for 32 codes and no global scale: E8M0 bytes by their shape"
+        return self.hit(
+            facts.of_stored(scale, f"{module}.weight"),
+            f"weight_scale is {what}",
+            fold="mx",
+            many=f"weight_scale of {{count}} modules is {what}",
+            impact="exponents read as E4M3 numbers: every weight differs by orders of magnitude",
+            try_=f"store {scale.name} as U8 or F8_E8M0",
+            severity="disagreement",
+            confidence="strong",
+            kind="SCALE-DTYPE",
+            data={"dtype": scale.dtype, "shape": list(scale.shape)},
+        )
+
     def _hit(
         self,
         facts: Facts,
@@ -65,6 +83,9 @@ class PlaneMissing(Rule):
         have, of = counts[gone[0]]
         suffix = stored.name[len(module) + 1 :] if module else stored.name
         what = ", ".join(gone)
+        scale = _mx_scale(facts, module) if list(counts) == ["weight_global_scale"] else None
+        if scale is not None:
+            return self._mx(facts, module, scale)
         tail = f"; {have} of {of} modules of the same place have it" if of else ""
         cut = facts.incomplete
         return self.hit(
@@ -85,6 +106,15 @@ class PlaneMissing(Rule):
             kind=kind,
             data={"missing": list(gone), "have": have, "of": of, "incomplete_set": cut},
         )
+
+
+def _mx_scale(facts: Facts, module: str) -> StoredTensor | None:
+    """An E4M3 scale plane with one scale for 32 four-bit codes, as MXFP4 has and NVFP4 has not."""
+    codes, scale = (facts.index.get(module, s) for s in ("weight_packed", "weight_scale"))
+    if codes is None or scale is None or not codes.shape or not scale.shape:
+        return None
+    grouped = scale.dtype == "F8_E4M3" and codes.shape[-1] == 16 * scale.shape[-1]
+    return scale if grouped else None
 
 
 def _bare_fp8(stored: StoredTensor, scaled: bool) -> bool:
@@ -260,6 +290,10 @@ def _has_scale(facts: Facts, module: str) -> bool:
     )
 
 
+BNB_TABLES = {"nf4": "nf4", "fp4": "bnb_fp4"}
+"""Type word of a quant_state -> value table."""
+
+
 class BnbState(Rule):
     """A quant_state that cannot be read, or tables of the wrong length."""
 
@@ -317,7 +351,21 @@ class BnbState(Rule):
             return f"has the shape {str(shape)[:40]}"
         if not isinstance(state["blocksize"], int) or state["blocksize"] <= 0:
             return f"has the block size {str(state['blocksize'])[:20]}"
-        return None
+        if state["quant_type"] not in BNB_TABLES:
+            return f"has the type {str(state['quant_type'])[:20]}"
+        offset = state.get("nested_offset", 0)
+        if not isinstance(offset, int | float) or not math.isfinite(offset):
+            return f"has the nested offset {str(offset)[:20]}"
+        return self._table(facts, stored, str(state["quant_type"]))
+
+    def _table(self, facts: Facts, stored: StoredTensor, word: str) -> str | None:
+        """A stored code table against the type's own."""
+        table = facts.small(stored.name.partition(".quant_state")[0] + ".quant_map")
+        usual = float_table(BNB_TABLES[word]).tolist()
+        if table is None or len(table.values) != len(usual):
+            return None
+        close = all(abs(a - b) < 1e-3 for a, b in zip(table.values, usual, strict=True))
+        return None if close else f"says {word}, and quant_map is another table"
 
 
 RULES = (BnbState, PlaneMissing, PlaneWithoutCodes, Unrecognised)

@@ -95,6 +95,7 @@ class NoReadingFits(Rule):
             fold=f"{equation.plane}|{equation.symbolic}|{equation.actual_shape}|{equation.expected_shape}",
             impact="the tensor cannot be decoded as a whole; a reader that does not check reads past a plane",
             try_=f"write {state.tensor.module}.{equation.plane} again with the producer's tool",
+            severity="disagreement" if kind == "SCALE-DTYPE" else None,
             kind=kind,
             data={
                 "plane": equation.plane,

@@ -18,13 +18,16 @@ from quantscope.session.inspection import TensorState
 
 MIN_ROWS = 4
 """Fewer zero rows than this in a large tensor are pruning, not damage."""
-ONE_SIDED = 0.01
+ONE_SIDED = 0.03
+"""Asymmetric codes reach both ends in every group of 128, so even a dead zero plane leaves some on each side."""
 MIN_ELEMENTS = 2048
 RANDOM_BITS = 7.943
 """Entropy of a 4 KiB window of random bytes is 7.955 bits a byte, give or take 0.004."""
 ENTROPY_GAP = 0.07
 SPREADS = 8
 """A random window stands this many spreads above the others, whatever their own entropy."""
+MUCH_BLANK = 0.4
+"""Unused vocabulary rows are blank on purpose, but never so large a share of an embedding."""
 MIN_WINDOWS = 4
 SIBLING_GAP = 0.25
 NEAR_EDGE = 16
@@ -158,7 +161,7 @@ class OneSided(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Hit]:
-        """Tensors with less than one percent on one side."""
+        """Tensors with next to nothing on one side."""
         for state in facts.states:
             codes = state.exam.codes
             if codes is None or codes.elements < MIN_ELEMENTS or all_dead(state):
@@ -209,7 +212,8 @@ class BlankRegion(Rule):
             windows = state.exam.windows
             if windows is None or not windows.blank_bytes:
                 continue
-            if is_embedding(state) and not _within_rows(state, windows):
+            much = windows.blank_bytes >= windows.bytes_examined * MUCH_BLANK
+            if is_embedding(state) and not much and not _within_rows(state, windows):
                 continue
             codes = state.exam.codes
             if codes is not None and codes.rows and codes.zero_rows == codes.rows:
@@ -355,7 +359,13 @@ class PlainNotFinite(Rule):
 
     def check(self, facts: Facts) -> Iterator[Hit]:
         """Plain float tensors."""
-        for stored in facts.grouping.plain:
+        biases = [
+            facts.stored[plane.stored_name]
+            for state in facts.states
+            if (plane := state.tensor.plane("bias")) is not None
+            and plane.stored_name in facts.stored
+        ]
+        for stored in (*facts.grouping.plain, *dict.fromkeys(biases)):
             if stored.dtype not in WEIGHT_DTYPES or not stored.readable:
                 continue
             found = self._count(facts, stored)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
 from quantscope.containers.records import StoredTensor
@@ -13,6 +15,17 @@ from quantscope.rules.facts import Facts
 
 _EXPERT = re.compile(r"\.ffn_(gate|up|down)\.\d+\.weight$")
 """An expert stored as a tensor of its own, as converters did before experts were stacked."""
+
+NUMBERS = {
+    "block_count": "blk.",
+    "embedding_length": "token_embd.",
+    "feed_forward_length": ".ffn_up.",
+    "attention.head_count": ".attn_q.",
+    "attention.head_count_kv": ".attn_k.",
+}
+"""Counts, and a part of the names of tensors that cannot be where the count is zero."""
+
+NORMS = frozenset({"attn_norm.weight", "ffn_norm.weight"})
 
 
 class GgufMetadata(Rule):
@@ -45,11 +58,49 @@ class GgufMetadata(Rule):
         for key in ("block_count", "embedding_length"):
             if f"{arch}.{key}" not in facts.gguf:
                 yield self._missing(facts, f"{arch}.{key}")
+        yield from self._types(facts, arch)
         yield from self._blocks(facts, arch)
+        yield from self._norms(facts, arch, embedding.shape[1])
         yield from self._vocabulary(facts, arch, embedding)
         yield from self._widths(facts, arch, embedding)
         yield from self._heads(facts, arch, embedding.shape[1])
         yield from self._experts(facts, arch)
+
+    def _types(self, facts: Facts, arch: str) -> Iterator[Hit]:
+        """Counts that are text, fractions or zero; arrays of one number a layer are lawful."""
+        for key in NUMBERS:
+            found = facts.gguf.get(f"{arch}.{key}")
+            if found is None:
+                continue
+            source, value = found
+            fault = "is no whole number" if isinstance(value, str | float | bool) else None
+            if value == 0 and any(NUMBERS[key] in name for name in facts.stored):
+                fault = "is zero"
+            if fault is not None:
+                yield self.hit(
+                    Subject(file=source.file, config_key=str(source)),
+                    f"{arch}.{key} {fault}: {str(value)[:40]}",
+                    fold=key,
+                    impact="loaders refuse the file",
+                    try_=f"write {arch}.{key} as a 32-bit count",
+                    data={"key": f"{arch}.{key}", "value": str(value)[:40]},
+                )
+
+    def _norms(self, facts: Facts, arch: str, width: int) -> Iterator[Hit]:
+        """Norms over the hidden state are as long as it is wide, where the same norm of another block is."""
+        key = f"{arch}.embedding_length"
+        if self._number(facts, key) != width:
+            return
+        alike: dict[str, list[StoredTensor]] = defaultdict(list)
+        for name, stored in facts.stored.items():
+            place = names.layer_of(name)
+            if place is not None and place.stack == "blk" and place.rest in NORMS:
+                alike[place.rest].append(stored)
+        for found in alike.values():
+            odd = [stored for stored in found if stored.shape != (width,)]
+            for stored in odd if len(odd) < len(found) else ():
+                length = math.prod(stored.shape)
+                yield self._differs(facts, key, stored, width, length, "the norm has")
 
     def _missing(self, facts: Facts, key: str) -> Hit:
         file = facts.opened.files[0].name

@@ -67,7 +67,7 @@ class PlainYetTargeted(Rule):
     severity = "disagreement"
     page = Page(
         checks="Plain linear layers whose like in other layers is quantized, or that the method quantizes by default, "
-        "and that no ignore list covers.",
+        "and that no ignore list covers; GPTQ's lm_head key without a quantized head.",
         why="An engine builds a quantized layer, finds no scale, and loads nothing or NaN.",
         evidence="Dtypes, names and every ignore list; proved.",
         proves_not="That the module should have been quantized: the list may have been lost on save.",
@@ -76,9 +76,10 @@ class PlainYetTargeted(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Hit]:
-        """Plain matrices without an exclusion."""
+        """A head that is declared quantized, then plain matrices without an exclusion."""
         if facts.is_gguf or not facts.states or not facts.sections:
             return
+        yield from self._head(facts)
         excluded = facts.once(Exclusions).first
         stacks = {
             p.stack for s in facts.states if (p := names.layer_of(s.tensor.module)) is not None
@@ -113,6 +114,25 @@ class PlainYetTargeted(Rule):
                 try_=f"add {module!r} to the ignore list of {file}",
                 who="producer",
                 data={"dtype": stored.dtype, "quantized_mates": len(mates)},
+            )
+
+    def _head(self, facts: Facts) -> Iterator[Hit]:
+        """GPTQ's `lm_head: true` without a quantized head."""
+        if facts.is_extract or any(names.is_head(module) for module in facts.by_module):
+            return
+        said = [section for section in facts.sections if isinstance(section.get("lm_head"), bool)]
+        for section in said:
+            if not all(other.get("lm_head") for other in said):
+                continue
+            source = section.source("lm_head")
+            yield self.hit(
+                Subject(tensor="lm_head.weight", file=source.file, config_key=str(source)),
+                f"{source} is true and no quantized head is stored",
+                fold=str(source),
+                impact="engines build a quantized head without scales: the head stays at random",
+                try_=f"set {source} to false",
+                who="config",
+                data={"declared": True},
             )
 
 

@@ -45,7 +45,7 @@ class LayersMissing(Rule):
                 yield self._hit(
                     stack, gone, count, f"{len(have)} layers up to {max(have)} are stored"
                 )
-            elif stack == main and not gone:
+            elif stack == main:
                 yield from self._against_config(facts, stack, have)
 
     def _against_config(self, facts: Facts, stack: str, have: set[int]) -> Iterator[Hit]:
@@ -291,7 +291,7 @@ class OutsideBlocks(Rule):
     kind = "SUBMODULE"
     severity = "disagreement"
     page = Page(
-        checks="block_name_to_quantize against the quantized modules.",
+        checks="block_name_to_quantize and quanto_qmap.json against the quantized modules.",
         why="A reader that converts the listed blocks only builds plain layers for the rest.",
         evidence="The declaration and the stored names; proved.",
         proves_not="Which of the two was meant.",
@@ -299,7 +299,8 @@ class OutsideBlocks(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Hit]:
-        """Modules that no listed block holds."""
+        """Modules that no listed block, or no quanto map, holds."""
+        yield from self._mapped(facts)
         for section in facts.sections:
             for key in (
                 "block_name_to_quantize",
@@ -331,6 +332,34 @@ class OutsideBlocks(Rule):
                         who="producer",
                         data={"blocks": kept[:20]},
                     )
+
+    def _mapped(self, facts: Facts) -> Iterator[Hit]:
+        """quanto_qmap.json names every quantized module, and no other."""
+        quanto = {m for m, states in facts.by_module.items() if states[0].tensor.family == "quanto"}
+        for section in facts.sections:
+            if section.file != "quanto_qmap.json" or not quanto or facts.is_extract:
+                continue
+            listed = {module for module, entry in section.data.items() if isinstance(entry, dict)}
+            for module in sorted(quanto ^ listed):
+                stored = module in quanto
+                yield self.hit(
+                    Subject(
+                        tensor=f"{module}.weight",
+                        file=section.file,
+                        config_key=str(section.source(module)) if not stored else section.file,
+                    ),
+                    f"{module} is quantized and not in {section.file}"
+                    if stored
+                    else f"{section.file} names {module}, of which nothing quantized is stored",
+                    fold=f"quanto|{stored}",
+                    many="{count} modules are quantized and not in quanto_qmap.json"
+                    if stored
+                    else "quanto_qmap.json names {count} modules of which nothing quantized is stored",
+                    impact="quanto builds another module than the file holds and fails to load it",
+                    try_=f"write {section.file} again with quanto's save_pretrained",
+                    who="config",
+                    data={"module": module},
+                )
 
 
 RULES = (LayersMissing, ModulesMissing, ExpertsMissing, MtpMissing, OutsideBlocks)

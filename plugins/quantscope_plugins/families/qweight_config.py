@@ -167,11 +167,18 @@ def _numbers(scope: Scope) -> Iterator[Claim]:
         size = scope.value(key)
         if _is_int(size):
             yield scope.claim("group", group_value(size), key)
+    word = _WORDS.get(str(scope.section.get("pack_dtype")))
+    if word is not None and scope.section.method == "gptq":
+        yield scope.claim("packing", {"word": word}, "pack_dtype")
     if isinstance(scope.value("sym"), bool):
         yield scope.claim("symmetric", scope.value("sym"), "sym")
     zero_point = scope.value("zero_point")
     if isinstance(zero_point, bool):
         yield scope.claim("symmetric", not zero_point, "zero_point")
+
+
+_WORDS = {"int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64"}
+"""GPTQModel's `pack_dtype` -> stored dtype of qweight (gptqmodel/quantization/config.py)."""
 
 
 def group_value(size: int) -> dict[str, Json]:
