@@ -144,6 +144,30 @@ def test_a_deep_scan_of_rows_that_are_not_there_ends(rows: int, tmp_path: Path) 
     assert found[0].severity == "violation"
 
 
+@pytest.mark.parametrize("key", ["split.count", "split.no", "split.tensors.count"])
+def test_a_split_key_that_is_an_array_or_text_is_a_finding(key: str, tmp_path: Path) -> None:
+    for number in (1, 2):
+        path = tmp_path / f"m-{number:05d}-of-00002.gguf"
+        name = f"blk.{number}.ffn_up.weight"
+        keys: dict[str, int | str] = {
+            "split.no": number - 1,
+            "split.count": 2,
+            "split.tensors.count": 2,
+        }
+        write_gguf(path, {name: ("Q8_0", weight("Q8_0", 8, 8))}, keys=keys)
+    blob = path.read_bytes()
+    at = blob.index(key.encode()) + len(key)
+    array = (9).to_bytes(4, "little") + (4).to_bytes(4, "little") + (0).to_bytes(8, "little")
+    changed = blob[:at] + array + blob[at + 8 :]
+    start = changed.index(b"blk.2") + len("blk.2.ffn_up.weight") + 4 + 16 + 4 + 8
+    base = -(-start // 32) * 32
+    old = blob.index(b"blk.2") + len("blk.2.ffn_up.weight") + 4 + 16 + 4 + 8
+    path.write_bytes(changed[:start].ljust(base, b"\0") + blob[-(-old // 32) * 32 :])
+    with Checkpoint.open(str(tmp_path)) as checkpoint:
+        findings = judge(inspect(checkpoint)).findings
+    assert any(f.kind == "GG-SPLIT" and f.severity == "violation" for f in findings)
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_double_beyond_float32_is_infinite_without_a_word() -> None:
     assert np.isposinf(to_float32(np.array([1e300]), "F64")).all()

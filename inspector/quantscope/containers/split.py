@@ -20,6 +20,9 @@ from quantscope.containers.records import StoredTensor
 PART_NAME = re.compile(r"^(?P<stem>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf$", re.IGNORECASE)
 MAX_PARTS = 4096
 
+MAX_VALUE_TEXT = 60
+"""Characters of a key's value that a message shows: a key of a count may hold text or an array."""
+
 
 class SplitName(msgspec.Struct, frozen=True):
     """What the name of a part says; `no` counts from 1."""
@@ -100,10 +103,10 @@ def _key_rules(part: SplitName, opened: dict[int, ParsedFile], log: IssueLog) ->
             log.add("gg-split-keys", f"{name} lacks {' and '.join(missing)}", file=name, part=no)
     known = {no: count for no, count in counts.items() if count is not None}
     if any(count != part.count for count in known.values()):
-        words = ",".join(str(count) for count in known.values())
-        message = f"split.count differs: {words} in the parts, {part.count} in the names"
-        if len(set(known.values())) == 1:
-            message = f"split.count is {words.split(',')[0]}, the names say {part.count}"
+        words = [str(count)[:MAX_VALUE_TEXT] for count in known.values()]
+        message = f"split.count differs: {','.join(words)} in the parts, {part.count} in the names"
+        if len(set(words)) == 1:
+            message = f"split.count is {words[0]}, the names say {part.count}"
         odd = [opened[no].file.name for no, count in known.items() if count != part.count]
         log.add(
             "gg-split-count",
@@ -116,7 +119,8 @@ def _key_rules(part: SplitName, opened: dict[int, ParsedFile], log: IssueLog) ->
     for no, number in numbers.items():
         if number is not None and number != no - 1:
             name = opened[no].file.name
-            message = f"split.no of {name} is {number}, its name makes it {no - 1}"
+            shown = str(number)[:MAX_VALUE_TEXT]
+            message = f"split.no of {name} is {shown}, its name makes it {no - 1}"
             log.add("gg-split-no", message, file=name, split_no=number, expected=no - 1)
 
 
@@ -151,5 +155,6 @@ def _total_rule(part: SplitName, opened: dict[int, ParsedFile], log: IssueLog) -
     odd = {name: total for name, total in totals.items() if total != held}
     if odd:
         name, total = next(iter(odd.items()))
-        message = f"split.tensors.count is {total}, the {part.count} parts hold {held} tensors"
+        shown = str(total)[:MAX_VALUE_TEXT]
+        message = f"split.tensors.count is {shown}, the {part.count} parts hold {held} tensors"
         log.add("gg-split-tensors", message, file=os.path.basename(name), declared=total, held=held)
