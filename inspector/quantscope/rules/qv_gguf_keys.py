@@ -68,13 +68,13 @@ class GgufMetadata(Rule):
 
     def _types(self, facts: Facts, arch: str) -> Iterator[Hit]:
         """Counts that are text, fractions or zero; arrays of one number a layer are lawful."""
-        for key in NUMBERS:
+        for key, word in NUMBERS.items():
             found = facts.gguf.get(f"{arch}.{key}")
             if found is None:
                 continue
             source, value = found
             fault = "is no whole number" if isinstance(value, str | float | bool) else None
-            if value == 0 and any(NUMBERS[key] in name for name in facts.stored):
+            if value == 0 and any(word in name for name in facts.stored):
                 fault = "is zero"
             if fault is not None:
                 yield self.hit(
