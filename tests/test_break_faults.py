@@ -7,6 +7,7 @@ from pathlib import Path
 import break_cases_containers
 import break_cases_declared
 import break_cases_gguf
+import break_cases_more
 import break_cases_values
 import pytest
 from break_edits import Case, copy_of, names_of, scan
@@ -16,6 +17,7 @@ CASES = (
     *break_cases_values.CASES,
     *break_cases_declared.CASES,
     *break_cases_gguf.CASES,
+    *break_cases_more.CASES,
 )
 
 
