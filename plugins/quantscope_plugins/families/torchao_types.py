@@ -251,7 +251,7 @@ def _config_claims(
 ) -> Iterator[Claim]:
     kind = section.get(*path, "_type")
     by_class = {"Int8WeightOnlyConfig": "s8", "Int8DynamicActivationInt8WeightConfig": "s8"}
-    if kind in by_class:
+    if isinstance(kind, str) and kind in by_class:
         yield section.claim("element", by_class[kind], *path, "_type", basis="by_definition")
     word = section.get(*path, "_data", "weight_dtype", "_data")
     if isinstance(word, str) and word.startswith("int") and word[3:].isdigit():
