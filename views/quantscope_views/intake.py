@@ -87,7 +87,10 @@ class Intake(App[int]):
                 self.workspace.take_error(message.error, message.note, message.details)
                 self.tell_screens("trouble")
                 return
-            self.notify(message.note, title=f"{message.job} failed", severity="error", markup=False)
+            take = getattr(self.screen, "take_failure", None)
+            if take is None or not take(message.job, message.note):
+                title = f"{message.job.rstrip(':')} failed"
+                self.notify(message.note, title=title, severity="error", markup=False)
         elif message.outcome == "stopped" and message.job == "scan":
             self.workspace.note_stop()
         self.tell_screens("all")

@@ -188,9 +188,15 @@ class Navigation(Intake):
         return next((f.file_id for f in checkpoint.opened.files if f.name == name), None)
 
     def show_raw(self, file_id: int, byte_offset: int) -> None:
-        """Plain hex of a file."""
+        """Plain hex of a file; a file that is not there, or cannot be opened, is named instead."""
         from quantscope_views.screens.raw import RawScreen
 
+        checkpoint = self.workspace.checkpoint
+        if checkpoint is None or file_id not in checkpoint.sources:
+            names = () if checkpoint is None else checkpoint.opened.files
+            name = next((file.name for file in names if file.file_id == file_id), "that file")
+            self.notify(f"{inert(name)} holds no bytes to show", severity="warning", markup=False)
+            return
         self.push_screen(RawScreen(file_id, byte_offset))
 
     def on_lines_view_chosen(self, message: LinesView.Chosen) -> None:

@@ -13,6 +13,10 @@ MAX_GROUP_COLS = 16_384
 """Columns of a row-wide group that are looked at; the rest is said to be left out."""
 
 
+MAX_GROUP_ELEMENTS = 1 << 20
+"""Elements of a group that are read at most."""
+
+
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """Elements under one scale: a rectangle, or scattered columns of one row."""
 
@@ -52,7 +56,23 @@ def group_of(
     col: int,
     reader: PlaneReader,
 ) -> Group:
-    """The group of an element under a reading."""
+    """The group of an element under a reading; no more of it than can be looked at."""
+    found = _group_of(family, tensor, reading, row, col, reader)
+    rows, cols = found.rows[1] - found.rows[0], found.cols[1] - found.cols[0]
+    if rows * cols <= MAX_GROUP_ELEMENTS:
+        return found
+    small = _row_group("channel", reading.shape[-1], row, col)
+    return msgspec.structs.replace(small, words=f"{found.words}; shown: {small.words}", cut=True)
+
+
+def _group_of(
+    family: Family,
+    tensor: LogicalTensor,
+    reading: Reading,
+    row: int,
+    col: int,
+    reader: PlaneReader,
+) -> Group:
     n_rows, n_cols = reading.shape[-2], reading.shape[-1]
     level = reading.group[0] if reading.group else None
     axis = level.axis if level is not None else "none"

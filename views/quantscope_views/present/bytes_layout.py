@@ -23,6 +23,9 @@ PERIODS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MAX_EXACT = 65_536
 """Longest axis that is learnt element by element."""
 
+MAX_AXIS = 1 << 22
+"""Longest axis that is learnt at all; a longer one is a header that lies, and would cost its size in memory."""
+
 CHECKS = 24
 _SEED = 7
 
@@ -151,7 +154,7 @@ def learn(
     cancelled: Callable[[], bool] | None = None,
 ) -> LayoutMap | None:
     """Learn a layout; None where rows and columns do not separate, or an axis is too long to learn."""
-    if n_rows <= 0 or n_cols <= 0:
+    if not 0 < n_rows <= MAX_AXIS or not 0 < n_cols <= MAX_AXIS:
         return None
 
     def at(row: int, col: int) -> tuple[Piece, ...]:

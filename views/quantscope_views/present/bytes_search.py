@@ -9,7 +9,7 @@ import numpy as np
 from quantscope.checkpoint import Checkpoint
 from quantscope.decode.parts import Array, Parts, Window
 from quantscope.decode.window import decode_window, window_parts
-from quantscope.errors import CancelledError
+from quantscope.errors import CancelledError, WindowError
 from quantscope.model import Cell
 from quantscope.session.inspection import TensorState
 
@@ -21,6 +21,9 @@ Wanted = Literal["end_code", "bad_scale", "difference"]
 
 CHUNK_ELEMENTS = 1 << 18
 """Elements looked at between two looks at the token."""
+
+MAX_ROW = 1 << 22
+"""Longest row that is searched: it is read whole."""
 
 Cancelled = Callable[[], bool]
 
@@ -44,6 +47,10 @@ def find_next(
     reader = checkpoint.reader(cancelled=cancelled)
     reading = choice.shown
     n_rows, n_cols = reading.shape[-2], reading.shape[-1]
+    if n_cols > MAX_ROW:
+        raise WindowError(
+            f"rows of {n_cols} elements are too long to search", source=state.tensor.name
+        )
     step = max(1, CHUNK_ELEMENTS // max(1, n_cols))
     for first in range(row, n_rows, step):
         if cancelled is not None and cancelled():

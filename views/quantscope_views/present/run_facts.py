@@ -62,6 +62,8 @@ def _kernel(backend: BackendState, kernel: KernelState, state: TensorState) -> K
         why = f"not loaded: {backend.error}"
     elif kernel.reason is not None:
         why = f"{kernel.reason}: {kernel.detail}"
+    elif any(equation.holds is False for equation in state.solved.equations):
+        why = "sizes: the stored planes do not hold the tensor's shape"
     else:
         cost = estimate(state, key)
         seconds, memory = cost.seconds, cost.memory_bytes

@@ -343,6 +343,12 @@ class TensorScreen(BaseScreen):
             if self.tab == "zero":
                 self._show_zero()
 
+    def take_failure(self, job: str, note: str) -> bool:
+        """Bytes could not be read: the Bytes tab says so."""
+        if job == "page:":
+            self.bytes_pane.show_failure(note)
+        return job == "page:"
+
     def take_go_to(self, wanted: GoTo) -> bool:
         """An offset or an element of this tensor; a name is for the app."""
         if wanted.name is not None:

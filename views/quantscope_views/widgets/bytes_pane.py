@@ -109,6 +109,13 @@ class BytesPane(Vertical):
             span = state.tensor.planes[0].spans[0]
             self._show_hex(span.file_id, span.byte_offset, span.total_bytes)
 
+    def show_failure(self, note: str) -> None:
+        """The page could not be read; what was shown before stays below."""
+        pane = self.query_one("#bytes-state", StatePane)
+        pane.display = True
+        pane.add_class("-banner")
+        pane.show_state(PaneState(kind="error", what=note, actions=(("app.reload", "reload"),)))
+
     def show_stored(self, checkpoint: Checkpoint, stored: StoredTensor) -> None:
         """Plain hex of a stored tensor that nobody claims."""
         self._checkpoint = checkpoint
@@ -209,6 +216,7 @@ class BytesPane(Vertical):
             return
         if page.reading != self._choice.shown:
             return
+        self.query_one("#bytes-state").display = False
         first = self.page is None or self.page.kind != page.kind
         self._layout = page.layout
         self._at = (page.row, page.col)
