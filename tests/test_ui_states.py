@@ -342,3 +342,49 @@ def test_gptq_fixture_packs_low_nibble_first() -> None:
     module = Gptq(3)
     words = module.tensors("m")["m.qweight"].view(np.uint32)
     assert int(words[2, 5]) >> 12 & 15 == module.codes[5, 19]
+
+
+async def test_a_file_that_is_not_there_is_named_and_no_screen_opens(tmp_path: Path) -> None:
+    from ui_driver import notices
+
+    folder = sharded_folder(tmp_path / "shards", bad_scale=(-1, 0, 0))
+    (folder / "model-00003-of-00003.safetensors").unlink()
+    app = make_app(folder)
+    async with app.run_test(size=SMALL) as pilot:
+        await idle(pilot)
+        before = len(app.screen_stack)
+        app.show_raw(99, 0)
+        await idle(pilot)
+        assert len(app.screen_stack) == before
+        assert any("holds no bytes to show" in notice for notice in notices(app))
+
+
+def test_a_header_that_claims_an_endless_axis_is_not_learnt() -> None:
+    from quantscope.model import BitSpan, Cell
+    from quantscope_views.present.bytes_layout import MAX_AXIS, learn
+
+    def locate(row: int, col: int) -> Cell:
+        span = BitSpan(file_id=0, byte_offset=row + col, nbytes=1, low_bit=0, bit_width=8)
+        return Cell(row=row, col=col, group=0, bits=(span,))
+
+    assert learn(locate, MAX_AXIS + 1, 8) is None
+    assert learn(locate, 8, 1 << 40) is None
+    assert learn(locate, 8, 8) is not None
+
+
+async def test_bytes_that_lie_outside_the_file_are_an_error_of_the_tab(tmp_path: Path) -> None:
+    folder, _ = gptq_folder(tmp_path / "f", count=1)
+    app = make_app(folder)
+    async with app.run_test(size=SMALL) as pilot:
+        await idle(pilot)
+        app.open_tensor("model.layers.0.self_attn.q_proj.weight", tab="bytes")
+        await idle(pilot)
+        weights = folder / "model.safetensors"
+        checkpoint = app.workspace.checkpoint
+        assert checkpoint is not None
+        checkpoint.sources[0].release()
+        weights.write_bytes(weights.read_bytes()[:2000])
+        await press(pilot, "shift+down")
+        shown = screen_text(app)
+        assert "Error:" in shown
+        assert "changed" in shown or "shrank" in shown
