@@ -398,7 +398,10 @@ def test_a_real_kernel_executes_its_gate_with_its_scope(tmp_path: Path) -> None:
     gate = found["gates"]["kernel"]
     assert gate["status"] == "executed"
     assert gate["outcome"] in ("held", "inconclusive")
-    assert {"kernels", "device", "dtype", "seed", "layers"} <= set(gate["scope"])
+    scope = gate["scope"]
+    assert {"backend", "kernels", "devices", "dtypes", "seed", "bytes"} <= set(scope)
+    assert scope["tensors"] == [2, 2]
+    assert all(kernel.endswith("@cpu") for kernel in scope["kernels"])
 
 
 def test_a_partial_inspection_says_how_far_it_got(tmp_path: Path) -> None:
