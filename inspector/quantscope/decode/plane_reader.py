@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,6 +55,9 @@ SHORT_ROW_BYTES = 1 << 14
 """A narrow window of rows of at most 16 KiB is read with what lies between: the pages are read anyway."""
 PIECE_BYTES = 1 << 22
 
+AHEAD_BYTES = 1 << 23
+"""A column window that begins where the last one ended is read with as many of the next columns as fit in 8 MiB."""
+
 _ROW_GAP = 4
 """A column window narrower than 1/4 of the row is read row by row, a wider one as whole rows."""
 
@@ -86,6 +89,14 @@ class ReadLedger:
         return merged
 
 
+class _Ahead(NamedTuple):
+    """Columns of some rows of a plane that were read together: [rows, columns]."""
+
+    place: tuple[int, int, range]
+    cols: range
+    array: Array
+
+
 class PlaneReader:
     """Reads windows of planes through bounded positioned reads.
 
@@ -104,6 +115,7 @@ class PlaneReader:
         self.sources = sources
         self.ledger = ledger if ledger is not None else ReadLedger()
         self._cancelled = cancelled
+        self._ahead: dict[str, _Ahead] = {}
 
     def read_bytes(self, role: str, file_id: int, byte_offset: int, nbytes: int) -> bytes:
         """`nbytes` bytes at an absolute offset.
@@ -182,7 +194,7 @@ class PlaneReader:
                 array = np.frombuffer(data, dtype=dtype).reshape(len(rows), n_cols)
                 array = array[:, cols.start : cols.stop]
         else:
-            array = self._narrow(plane, dtype, rows, cols, row_bytes)
+            array = self._columns(plane, dtype, rows, cols, n_cols)
         return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
 
     def _runs(self, plane: Plane, dtype: np.dtype[Any], rows: range) -> Array:
@@ -196,10 +208,33 @@ class PlaneReader:
             (len(rows), per_run), dtype, data, strides=(span.stride_bytes, dtype.itemsize)
         )
 
+    def _columns(
+        self, plane: Plane, dtype: np.dtype[Any], rows: range, cols: range, n_cols: int
+    ) -> Array:
+        """A narrow window; a walk along the columns reads ahead, or every row would be touched at each step."""
+        kept = self._ahead.get(plane.role)
+        place = (plane.file_id, plane.byte_offset, rows)
+        if kept is not None and kept.place == place:
+            if kept.cols.start <= cols.start and cols.stop <= kept.cols.stop:
+                if self._cancelled is not None and self._cancelled():
+                    raise CancelledError("stopped")
+                first = cols.start - kept.cols.start
+                return kept.array[:, first : first + len(cols)]
+            if cols.start == kept.cols.stop:
+                fitting = AHEAD_BYTES // (len(rows) * dtype.itemsize)
+                wide = range(cols.start, min(n_cols, cols.start + max(len(cols), fitting)))
+                array = self._narrow(plane, dtype, rows, wide, n_cols * dtype.itemsize)
+                self._ahead[plane.role] = _Ahead(place, wide, array)
+                return array[:, : len(cols)]
+        array = self._narrow(plane, dtype, rows, cols, n_cols * dtype.itemsize)
+        if array.nbytes <= AHEAD_BYTES:
+            self._ahead[plane.role] = _Ahead(place, cols, array)
+        return array
+
     def _narrow(
         self, plane: Plane, dtype: np.dtype[Any], rows: range, cols: range, row_bytes: int
     ) -> Array:
-        """A narrow window: long rows one by one, short ones some at a time with what lies between."""
+        """Long rows one by one, short ones some at a time with what lies between."""
         item = dtype.itemsize
         if row_bytes > SHORT_ROW_BYTES:
             pieces = [

@@ -147,7 +147,7 @@ def row_major(values: Array, dtype: np.dtype[Any] | None = None) -> Array:
     stays in the cache where numpy's own copy does not.
     """
     dtype = values.dtype if dtype is None else dtype
-    if values.ndim != 2 or values.flags.c_contiguous or not values.flags.f_contiguous:
+    if values.ndim != 2 or values.flags.c_contiguous or values.strides[0] != values.itemsize:
         return np.ascontiguousarray(values, dtype)
     out = np.empty(values.shape, dtype)
     n_rows, n_cols = values.shape
