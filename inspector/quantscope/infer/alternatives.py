@@ -55,9 +55,14 @@ def alternative_evidence(
     if solved.chosen is None or family.undecodable(tensor) is not None:
         return []
     found: list[Evidence] = []
+    known: dict[int, dict[str, float]] = {}
     for field in open_fields(solved):
         readings = _one_per_value(solved, field)
-        measured = [_measure(family, tensor, reading, reader) for reading in readings]
+        for reading in readings:
+            # The chosen reading stands for its value in every field.
+            if id(reading) not in known:
+                known[id(reading)] = _measure(family, tensor, reading, reader)
+        measured = [known[id(reading)] for reading in readings]
         values = [reading.contract_values()[field] for reading in readings]
         one_width = len({reading.bit_width for reading in readings}) == 1
         found.append(_judge(field, values, measured, one_width))
