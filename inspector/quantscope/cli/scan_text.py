@@ -269,20 +269,28 @@ def _looked_at(report: Report, columns: int) -> Iterator[str]:
 
 def held_words(report: Report) -> str:
     """How many size equations hold, how many tensors say what their bytes say, which scales were seen."""
-    holding = equations = agreeing = tensors = 0
+    holding = equations = agreeing = tensors = cut = 0
     for entry in report.tensors:
         demanded = [e for e in entry.equations if e.holds is not None]
         equations += len(demanded) * entry.count
         holding += sum(bool(e.holds) for e in demanded) * entry.count
         tensors += entry.count
-        agreeing += entry.count * all(f.match != "disagree" for f in entry.contract.values())
+        is_cut = any(plane.missing_bytes for plane in entry.planes)
+        cut += entry.count * is_cut
+        agreeing += (
+            entry.count * (not is_cut) * all(f.match != "disagree" for f in entry.contract.values())
+        )
     if not tensors:
         return "no quantized tensor"
     planes = [p for entry in report.tensors if entry.statistics for p in entry.statistics.planes]
     odd = sum(p.nan + p.inf for p in planes)
     read = sum(p.examined for p in planes)
     values = f"; {odd or 'no'} NaN or Inf in the {read} scale values read" if read else ""
-    return f"{holding} of {equations} size equations; no contradiction in {agreeing} of {tensors} tensors{values}"
+    gone = f" ({cut} cut off by the end of a file)" if cut else ""
+    return (
+        f"{holding} of {equations} size equations; no contradiction in {agreeing} of "
+        f"{count_words(tensors, 'tensor')}{gone}{values}"
+    )
 
 
 def _not_run(report: Report) -> list[str]:

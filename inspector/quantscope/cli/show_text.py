@@ -44,7 +44,8 @@ def contract_lines(one: OneTensor) -> Iterator[str]:
         yield "  as declared:"
         yield from (f"  {line}" for line in equation_lines(state.solved.closest_declared))
     yield ""
-    yield from _solution_lines(state.solved.solutions, len(state.solved.candidates))
+    by = " by the shapes in the header" if state.missing else ""
+    yield from _solution_lines(state.solved.solutions, len(state.solved.candidates), by)
 
 
 def _field_lines(known: FieldState) -> Iterator[str]:
@@ -93,16 +94,17 @@ def equation_lines(equations: Sequence[Equation]) -> Iterator[str]:
         sizes = ""
         if equation.expected_bytes is not None:
             sizes = f"{equation.expected_bytes} B {sign} {equation.actual_bytes} B"
-        if equation.holds is False and equation.actual_shape is not None:
-            sizes += f"  stored {list(equation.actual_shape)}"
+        turned = equation.actual_shape not in (None, equation.expected_shape)
+        if equation.holds is False and turned:
+            sizes += f"  stored {list(equation.actual_shape or ())}"
         note = f"  ({equation.note})" if equation.note else ""
         yield inert(
             f"{equation.plane:<12} {equation.symbolic}  {equation.substituted}  {sizes}  {verdict}{note}"
         )
 
 
-def _solution_lines(solutions: Sequence[Reading], tried: int) -> Iterator[str]:
-    yield f"SOLUTIONS  {len(solutions)} of {tried} readings satisfy every equation"
+def _solution_lines(solutions: Sequence[Reading], tried: int, by: str) -> Iterator[str]:
+    yield f"SOLUTIONS  {len(solutions)} of {tried} readings satisfy every equation{by}"
     values = [reading.contract_values() for reading in solutions]
     fields = [
         f for f in CONTRACT_FIELDS if values and any(v.get(f) != values[0].get(f) for v in values)

@@ -379,11 +379,23 @@ def _not_checked_of(part: Narrowed) -> Iterator[NotChecked]:
         if inspection.states
         else (0, 0)
     )
-    if examined < total:
+    closed = [] if inspection.mode == "headers" else _closed_groups(inspection)
+    if examined + sum(closed) < total:
         why = {"headers": "headers only", "sample": "a sample was read"}.get(inspection.mode, "")
         yield NotChecked(
-            what=f"codes of {total - examined} of {total} groups",
+            what=f"codes of {total - examined - sum(closed)} of {total} groups",
             why=why or "the scan ended early or could not read them",
+        )
+    if closed:
+        yield NotChecked(
+            what=f"codes of {sum(closed)} of {total} groups",
+            why=f"{count_words(len(closed), 'tensor')} could not be unpacked",
+        )
+    missing = [sum(state.missing.values()) for state in inspection.states if state.missing]
+    if missing:
+        yield NotChecked(
+            what=f"{sum(missing)} bytes of planes of {count_words(len(missing), 'quantized tensor')}",
+            why="they lie past the end of the file",
         )
     if inspection.partial:
         yield NotChecked(what="the rest of the tensors", why=inspection.partial)
@@ -413,6 +425,11 @@ def _not_checked_of(part: Narrowed) -> Iterator[NotChecked]:
             what=f"family {failure.family}",
             why=f"failed in {failure.method}{many}: {failure.error}",
         )
+
+
+def _closed_groups(inspection: Inspection) -> list[int]:
+    """Groups of each tensor whose codes could not be unpacked at all."""
+    return [_groups(state)[1] for state in inspection.states if state.exam.codes is None]
 
 
 def _stored_bytes(dtype: str, nbytes: int) -> int:

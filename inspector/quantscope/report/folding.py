@@ -88,7 +88,7 @@ def _key(state: TensorState, cache: dict[int, bytes]) -> bytes:
         )
         for field in state.contract.fields
     ]
-    return known + msgspec.json.encode(inferred)
+    return known + msgspec.json.encode((inferred, sorted(state.missing.items())))
 
 
 def _declared_key(state: TensorState) -> bytes:
@@ -134,7 +134,10 @@ def tensor_entry(fold: Fold, checkpoint: Checkpoint, input_number: int) -> Tenso
         family=state.tensor.word,
         shape=list(_shape(state)),
         basis=str(state.contract.value("basis") or state.tensor.basis),
-        planes=[plane_entry(plane, checkpoint) for plane in state.tensor.planes],
+        planes=[
+            plane_entry(plane, checkpoint, state.missing.get(plane.suffix, 0))
+            for plane in state.tensor.planes
+        ],
         equations=[equation_entry(equation) for equation in state.solved.equations],
         solutions=[solution_entry(reading) for reading in state.solved.solutions],
         contract=contract,
@@ -176,8 +179,8 @@ def candidate_entry(candidate: Candidate) -> CandidateEntry:
     )
 
 
-def plane_entry(plane: Plane, checkpoint: Checkpoint) -> PlaneEntry:
-    """A plane with its file by name and its spans to the byte."""
+def plane_entry(plane: Plane, checkpoint: Checkpoint, missing_bytes: int = 0) -> PlaneEntry:
+    """A plane with its file by name, its spans to the byte, and how much of them is not there."""
     spans = [
         SpanEntry(
             byte_offset=span.byte_offset,
@@ -195,6 +198,7 @@ def plane_entry(plane: Plane, checkpoint: Checkpoint) -> PlaneEntry:
         spans=spans,
         dtype=plane.dtype,
         shape=list(plane.shape),
+        missing_bytes=missing_bytes,
     )
 
 

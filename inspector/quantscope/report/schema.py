@@ -206,6 +206,8 @@ class PlaneEntry(msgspec.Struct, frozen=True, kw_only=True):
     spans: list[SpanEntry]
     dtype: str
     shape: list[int]
+    missing_bytes: int = 0
+    """Bytes of it that lie past the end of the file."""
 
 
 class EquationEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,6 +33,8 @@ class TensorState(msgspec.Struct, frozen=True, kw_only=True):
     undecodable: str | None = None
     signature: int = 0
     """Equal for tensors that share shapes, dtypes and declarations."""
+    missing: dict[str, int] = {}
+    """Bytes past the end of the file by plane suffix, where the file is cut; its equations say so too."""
     stances: tuple[Stance, ...] = ()
     """What known runtimes do with the zero convention of this tensor."""
 

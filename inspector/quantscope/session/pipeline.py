@@ -21,6 +21,7 @@ from quantscope.infer.alternatives import (
     alternative_evidence,
     joined_alternatives,
 )
+from quantscope.infer.cut_planes import missing_by_plane, with_cuts
 from quantscope.infer.examine import Examination, examine
 from quantscope.infer.readers import Stance, context_of, stances
 from quantscope.infer.reconcile import declared_reading, reading_in_force, reconcile, with_claims
@@ -263,9 +264,10 @@ def _inspect_tensor(
         if reading is not None and exam.codes is not None:
             steps += tuple(byte_evidence(reading, exam, claims))
     contract = solver.contract(number, solved, claims, steps, reason, known)
+    missing = missing_by_plane(tensor, lambda file_id: checkpoint.file(file_id).size)
     return TensorState(
         tensor=tensor,
-        solved=solved,
+        solved=with_cuts(solved, tensor, missing),
         claims=claims,
         evidence=steps,
         contract=contract,
@@ -274,6 +276,7 @@ def _inspect_tensor(
         declared_reading=declared_reading(solved, claims),
         undecodable=reason,
         signature=number,
+        missing=missing,
         stances=known,
     )
 
