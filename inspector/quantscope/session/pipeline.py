@@ -23,7 +23,7 @@ from quantscope.infer.alternatives import (
 )
 from quantscope.infer.cut_planes import missing_by_plane, with_cuts
 from quantscope.infer.examine import Examination, examine
-from quantscope.infer.readers import Stance, context_of, stances
+from quantscope.infer.readers import ReadingContext, Stance, context_of, stances
 from quantscope.infer.reconcile import declared_reading, reading_in_force, reconcile, with_claims
 from quantscope.infer.solver import Solved, solve
 from quantscope.infer.zero_convention import set_evidence, tensor_evidence
@@ -122,15 +122,21 @@ class _SharedSolver:
         self._cache: dict[object, tuple[int, Solved, str | None, PluginFailure | None]] = {}
         self._contracts: dict[int, tuple[tuple[Claim, ...], Contract]] = {}
         self._described = claims_by_tensor(checkpoint.opened.files)
+        self._told: dict[bytes, tuple[Claim, ...]] = {}
+        self._stances: dict[ReadingContext, tuple[Stance, ...]] = {}
         self.failures: list[PluginFailure] = []
         """What family methods raised, a tensor at a time."""
 
     def claims(self, family: Family, tensor: LogicalTensor) -> tuple[Claim, ...]:
-        """Declared claims, those of GRIT descriptors last; a family that raises declares nothing."""
+        """Declared claims, those of GRIT descriptors last; a family that raises declares nothing.
+
+        Tensors of which the same is said share one tuple: a checkpoint may have 100 000 of them.
+        """
         described = [c for name in tensor.stored_names() for c in self._described.get(name, ())]
         try:
             found = family.claims(tensor, self._checkpoint.declarations, self._reader)
-            return (*found, *described)
+            told = (*found, *described)
+            return self._told.setdefault(msgspec.json.encode(told), told)
         except CancelledError:
             raise
         except FamilyFailedError as problem:
@@ -163,6 +169,23 @@ class _SharedSolver:
         except FamilyFailedError as problem:
             self.failures.append(problem.failure)
             return ()
+
+    def stances(
+        self, tensor: LogicalTensor, solved: Solved, claims: Sequence[Claim]
+    ) -> tuple[Stance, ...]:
+        """What known runtimes do with stored zeros; shared by the tensors of one context."""
+        if solved.chosen is None or solved.chosen.zero != "integer":
+            return ()
+        context = context_of(
+            tensor.family,
+            solved.chosen.bit_width,
+            claims,
+            tensor.plane("group_index") is not None,
+        )
+        found = self._stances.get(context)
+        if found is None:
+            found = self._stances[context] = tuple(stances("zero_convention", context))
+        return found
 
     def solve(
         self, family: Family, tensor: LogicalTensor, claims: tuple[Claim, ...]
@@ -249,7 +272,7 @@ def _inspect_tensor(
     family = checkpoint.family(tensor)
     claims = solver.claims(family, tensor)
     number, solved, reason = solver.solve(family, tensor, claims)
-    known = _stances(tensor, solved, claims)
+    known = solver.stances(tensor, solved, claims)
     exam = Examination()
     steps: tuple[Evidence, ...] = ()
     if scope.mode != "headers":
@@ -279,18 +302,6 @@ def _inspect_tensor(
         missing=missing,
         stances=known,
     )
-
-
-def _stances(tensor: LogicalTensor, solved: Solved, claims: Sequence[Claim]) -> tuple[Stance, ...]:
-    if solved.chosen is None or solved.chosen.zero != "integer":
-        return ()
-    context = context_of(
-        tensor.family,
-        solved.chosen.bit_width,
-        claims,
-        tensor.plane("group_index") is not None,
-    )
-    return tuple(stances("zero_convention", context))
 
 
 def _is_signed(reading: Reading) -> bool:
