@@ -26,6 +26,7 @@ from quantscope.report.words import (
     element_words,
     percent_words,
     value_words,
+    who_words,
 )
 from quantscope.text import cut_middle, inert
 
@@ -145,10 +146,18 @@ def _needs_you(needing: Sequence[FindingEntry], report: Report) -> str:
 def _finding_line(finding: FindingEntry, columns: int) -> str:
     mark, word = SEVERITY_MARKS[finding.severity], SEVERITY_WORDS[finding.severity]
     head = f"{mark:<2} {word:<11} {finding.code}  "
-    tail = f"  {finding.count:>6}  {finding.who}"
+    tail = f"  {_concerned(finding):>6}  {who_words(finding.who)}"
     room = max(20, columns - len(head) - len(tail))
     text = inert(finding.message)
     return f"{head}{_cut_end(text, room):<{room}}{tail}"
+
+
+def _concerned(finding: FindingEntry) -> str:
+    """How many tensors a finding is about; `file` or `config` where it is about none."""
+    subject = finding.subject
+    if finding.count > 1 or subject.tensor or subject.stored or not subject.file:
+        return str(finding.count)
+    return "config" if subject.config_key else "file"
 
 
 def _note_lines(notes: Sequence[FindingEntry], columns: int, full: bool) -> list[str]:

@@ -9,7 +9,9 @@ import msgspec
 from quantscope.model.claims import Strength
 
 Severity = Literal["violation", "disagreement", "warning", "note"]
-Who = Literal["producer", "config", "reader", "nobody"]
+Who = Literal["producer", "config", "download", "storage", "reader", "nobody"]
+"""Who can act: whoever made the weights, whoever edits the config beside them, whoever fetches the files again, whoever
+keeps them (names, permissions, pieces), whoever writes or chooses the reading program; or nobody, where nothing helps."""
 
 SEVERITIES: tuple[Severity, ...] = ("violation", "disagreement", "warning", "note")
 """Worst first."""

@@ -23,6 +23,7 @@ from quantscope.report.words import (
     count_words,
     percent_words,
     value_words,
+    who_words,
 )
 
 MAX_FINDINGS = 200
@@ -101,7 +102,7 @@ def _finding(finding: FindingEntry, report: Report) -> Iterator[str]:
     rows = [
         ("id", finding.id),
         ("confidence", CONFIDENCE_WORDS[finding.confidence]),
-        ("who can act", finding.who),
+        ("who can act", who_words(finding.who)),
         ("where", _where(finding)),
         ("tensors", _some_members(finding)),
         ("example", example_words(finding)),

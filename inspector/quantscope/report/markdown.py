@@ -19,6 +19,7 @@ from quantscope.report.words import (
     count_words,
     percent_words,
     value_words,
+    who_words,
 )
 
 TABLE_FIELDS = (
@@ -89,7 +90,7 @@ def _finding(finding: FindingEntry, report: Report, heading: str) -> Iterator[st
     if entry is not None:
         yield from _table(finding, entry)
         yield ""
-    yield f"- **Finding** {code(finding.id)}, confidence: {CONFIDENCE_WORDS[finding.confidence]}, who can act: {finding.who}"
+    yield f"- **Finding** {code(finding.id)}, confidence: {CONFIDENCE_WORDS[finding.confidence]}, who can act: {who_words(finding.who)}"
     yield from _bullet("Where", _where(finding))
     yield from _members(finding)
     if finding.example is not None:

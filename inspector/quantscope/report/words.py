@@ -48,6 +48,9 @@ OUTCOME_WORDS = {
     "inconclusive": "ran: inconclusive",
 }
 
+WHO_WORDS = {"nobody": "-"}
+"""Who can act, where the word of the document is not the one that a person reads."""
+
 PLANE_WORDS = {
     "codes": "codes",
     "scale": "scales",
@@ -62,6 +65,11 @@ PLANE_WORDS = {
     "companion": "companions",
     "bias": "biases",
 }
+
+
+def who_words(who: str) -> str:
+    """Who can act: producer, config, download, storage or reader; `-` where nothing helps."""
+    return WHO_WORDS.get(who, who)
 
 
 def value_words(field: str, value: Any) -> str:

@@ -19,13 +19,15 @@ class GgufHeader(ContainerRule):
     kind = "GG-HDR"
     severity = "violation"
     slugs: ClassVar[Mapping[str, Advice]] = {
-        "gg-empty-file": Advice("no weights: the file holds nothing", AGAIN, "config"),
-        "gg-magic": Advice("no weights: this is no GGUF", AGAIN, "config"),
-        "gg-blank-header": Advice("no weights: the header region is blank", AGAIN),
+        "gg-empty-file": Advice("no weights: the file holds nothing", AGAIN, "download"),
+        "gg-magic": Advice("no weights: this is no GGUF", AGAIN, "download"),
+        "gg-blank-header": Advice("no weights: the header region is blank", AGAIN, "download"),
         "gg-lfs-pointer": Advice(
-            "no weights: the file is a pointer to them", "git lfs pull", "config"
+            "no weights: the file is a pointer to them",
+            "git lfs pull, or download the file itself",
+            "download",
         ),
-        "gg-html-page": Advice("no weights: the file is a web page", AGAIN, "config"),
+        "gg-html-page": Advice("no weights: the file is a web page", AGAIN, "download"),
         "gg-old-container": Advice(
             "current readers refuse the file", "convert it with a tool of its time, or get a GGUF"
         ),
@@ -35,8 +37,10 @@ class GgufHeader(ContainerRule):
             "gguf_convert_endian.py FILE little",
             "reader",
         ),
-        "gg-counts": Advice("the official reader refuses the file", AGAIN),
-        "gg-truncated-header": Advice("tensors and keys past the end are absent", AGAIN, "config"),
+        "gg-counts": Advice("the official reader refuses the file", AGAIN, "download"),
+        "gg-truncated-header": Advice(
+            "tensors and keys past the end are absent", AGAIN, "download"
+        ),
         "gg-header-over-limit": Advice("what lies beyond the limit was not read", "", "nobody"),
         "gg-value-type": Advice("the official reader refuses the file", "write the key again"),
         "gg-string-utf8": Advice("none for weights", "write text as UTF-8"),
@@ -63,7 +67,7 @@ class GgufBounds(ContainerRule):
         "gg-bounds": Advice(
             "the tensors past the end are cut or absent",
             AGAIN,
-            "config",
+            "download",
             many="{count} tensors reach past the end of the file, by up to {hi_missing_bytes} bytes",
         )
     }
@@ -113,8 +117,8 @@ class GgufDims(ContainerRule):
     slugs: ClassVar[Mapping[str, Advice]] = {
         "gg-key-empty": Advice("the official reader refuses the file", "name the key"),
         "gg-key-long": Advice("some readers refuse the file", "shorten the key"),
-        "gg-string-length": Advice("what lies behind it cannot be read", AGAIN),
-        "gg-array-length": Advice("what lies behind it cannot be read", AGAIN),
+        "gg-string-length": Advice("what lies behind it cannot be read", AGAIN, "download"),
+        "gg-array-length": Advice("what lies behind it cannot be read", AGAIN, "download"),
         "gg-array-nested": Advice("the official reader refuses the file", "write flat arrays"),
         "gg-name-long": Advice("the official reader refuses the file", "use names below 64 bytes"),
         "gg-name-empty": Advice(
@@ -238,9 +242,9 @@ class GgufSplit(ContainerRule):
     kind = "GG-SPLIT"
     severity = "violation"
     slugs: ClassVar[Mapping[str, Advice]] = {
-        "gg-split-missing": Advice("the tensors of the part are absent", AGAIN, "config"),
-        "gg-split-empty": Advice("the tensors of the part are absent", AGAIN, "config"),
-        "gg-split-unreadable": Advice("the tensors of the part are absent", AGAIN, "config"),
+        "gg-split-missing": Advice("the tensors of the part are absent", AGAIN, "download"),
+        "gg-split-empty": Advice("the tensors of the part are absent", AGAIN, "download"),
+        "gg-split-unreadable": Advice("the tensors of the part are absent", AGAIN, "download"),
         "gg-split-count": Advice(
             "readers that check every part refuse the set", "split the model again"
         ),
@@ -255,7 +259,7 @@ class GgufSplit(ContainerRule):
         "gg-raw-part": Advice(
             "most tensors lie past the end: this is a piece of a larger file",
             "join the pieces: cat PARTS > FILE",
-            "config",
+            "storage",
         ),
     }
     page = Page(

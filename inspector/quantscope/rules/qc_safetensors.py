@@ -21,19 +21,19 @@ class SafetensorsHeader(ContainerRule):
     kind = "ST-HDR"
     severity = "violation"
     slugs: ClassVar[Mapping[str, Advice]] = {
-        "st-empty-file": Advice("no weights: the file holds nothing", AGAIN, "config"),
-        "st-too-short": Advice("no weights: the file holds no header", AGAIN, "config"),
+        "st-empty-file": Advice("no weights: the file holds nothing", AGAIN, "download"),
+        "st-too-short": Advice("no weights: the file holds no header", AGAIN, "download"),
         "st-lfs-pointer": Advice(
             "no weights: the file is a pointer to them",
             "git lfs pull, or download the file itself",
-            "config",
+            "download",
         ),
-        "st-html-page": Advice("no weights: the file is a web page", AGAIN, "config"),
+        "st-html-page": Advice("no weights: the file is a web page", AGAIN, "download"),
         "st-other-container": Advice(
-            "no weights under this name", "give the file the extension of what it is", "config"
+            "no weights under this name", "give the file the extension of what it is", "storage"
         ),
-        "st-header-too-large": Advice("the official reader refuses the file", AGAIN),
-        "st-header-past-end": Advice("the official reader refuses the file", AGAIN, "config"),
+        "st-header-too-large": Advice("the official reader refuses the file", AGAIN, "download"),
+        "st-header-past-end": Advice("the official reader refuses the file", AGAIN, "download"),
         "st-header-start": Advice("the official reader refuses the file", "write the file again"),
         "st-header-space": Advice("none", "write the header without leading white space"),
         "st-header-utf8": Advice("the official reader refuses the file", "write the file again"),
@@ -82,7 +82,7 @@ class SafetensorsTruncated(ContainerRule):
     kind = "ST-TRUNC"
     severity = "violation"
     slugs: ClassVar[Mapping[str, Advice]] = {
-        "st-past-end": Advice("the tensors past the end are cut or absent", AGAIN, "config"),
+        "st-past-end": Advice("the tensors past the end are cut or absent", AGAIN, "download"),
         "st-offsets-reversed": Advice(GONE, "write the file again"),
         "st-negative": Advice(GONE, "write the file again"),
     }
@@ -163,10 +163,12 @@ class IndexShard(ContainerRule):
     severity = "violation"
     slugs: ClassVar[Mapping[str, Advice]] = {
         "index-shard-missing": Advice(
-            "every tensor of the shard is absent; some engines start without them", AGAIN, "config"
+            "every tensor of the shard is absent; some engines start without them",
+            AGAIN,
+            "download",
         ),
-        "index-shard-broken": Advice("every tensor of the shard is absent", AGAIN, "config"),
-        "set-incomplete": Advice("the tensors of the missing files are absent", AGAIN, "config"),
+        "index-shard-broken": Advice("every tensor of the shard is absent", AGAIN, "download"),
+        "set-incomplete": Advice("the tensors of the missing files are absent", AGAIN, "download"),
     }
     page = Page(
         checks="Every file that the index or the numbering of the names promises.",
@@ -186,7 +188,7 @@ class IndexMap(ContainerRule):
     kind = "IDX-MAP"
     severity = "violation"
     slugs: ClassVar[Mapping[str, Advice]] = {
-        "index-unreadable": Advice("readers that need the index load nothing", AGAIN, "config"),
+        "index-unreadable": Advice("readers that need the index load nothing", AGAIN, "download"),
         "index-not-object": Advice(
             "readers that need the index load nothing", "write the index again"
         ),
@@ -266,15 +268,15 @@ class FileFault(ContainerRule):
     severity = "violation"
     slugs: ClassVar[Mapping[str, Advice]] = {
         "file-unreadable": Advice(
-            GONE, "check permissions and that the path is a regular file", "config"
+            GONE, "check permissions and that the path is a regular file", "storage"
         ),
         "file-changed": Advice(
             "what was read is of two states of the file",
             "scan again when nothing writes to it",
-            "config",
+            "storage",
         ),
         "set-without-index": Advice(
-            "none; readers that need an index refuse the folder", "write an index", "config"
+            "none; readers that need an index refuse the folder", "write an index", "producer"
         ),
         "snapshot-choice": Advice("none", "give the path of the snapshot that is meant", "nobody"),
         "st-entry-extra": Advice("none; the official reader ignores the keys", "", "nobody"),
@@ -295,22 +297,24 @@ class TorchZip(ContainerRule):
     name = "torch-archive"
     severity = "violation"
     slugs: ClassVar[Mapping[str, Advice]] = {
-        "pt-zip": Advice(GONE, AGAIN, "config"),
-        "pt-no-pickle": Advice(GONE, AGAIN, "config"),
-        "pt-pickle-broken": Advice(GONE, AGAIN),
-        "pt-storage-missing": Advice(GONE, AGAIN),
-        "pt-storage-size": Advice("the tensor is cut", AGAIN),
+        "pt-zip": Advice(GONE, AGAIN, "download"),
+        "pt-no-pickle": Advice(GONE, AGAIN, "download"),
+        "pt-pickle-broken": Advice(GONE, AGAIN, "download"),
+        "pt-storage-missing": Advice(GONE, AGAIN, "download"),
+        "pt-storage-size": Advice("the tensor is cut", AGAIN, "download"),
         "pt-compressed": Advice(
             "the tensors of the entry cannot be read in place",
             "store entries uncompressed, as torch.save does",
         ),
         "pt-byteorder": Advice("none; bytes are swapped for display", "", "nobody"),
         "pt-lfs-pointer": Advice(
-            "no weights: the file is a pointer to them", "git lfs pull", "config"
+            "no weights: the file is a pointer to them",
+            "git lfs pull, or download the file itself",
+            "download",
         ),
-        "pt-html-page": Advice("no weights: the file is a web page", AGAIN, "config"),
-        "pt-empty-file": Advice("no weights: the file holds nothing", AGAIN, "config"),
-        "pt-unknown": Advice("no weights under this name", AGAIN, "config"),
+        "pt-html-page": Advice("no weights: the file is a web page", AGAIN, "download"),
+        "pt-empty-file": Advice("no weights: the file holds nothing", AGAIN, "download"),
+        "pt-unknown": Advice("no weights under this name", AGAIN, "download"),
     }
     page = Page(
         checks="The zip directory, the pickle's opcodes and the storages of a torch archive, without unpickling.",

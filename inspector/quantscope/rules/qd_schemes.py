@@ -357,7 +357,7 @@ class GroupTargets(Rule):
                     if one != two
                     else "none while both groups are equal",
                     try_=f"give {source} the names of its own modules",
-                    who="producer",
+                    who="config",
                     severity=None if one != two else "warning",
                     data={"target": target, "groups": [owner[target], name]},
                 )
@@ -377,7 +377,7 @@ class GroupTargets(Rule):
                 fold=f"{source}|{target}",
                 impact="the group applies to nothing; its modules get another scheme or none",
                 try_=f"write names of stored modules into {source}",
-                who="producer",
+                who="config",
                 severity="warning",
                 data={"target": target, "modules": len(modules)},
             )
@@ -402,7 +402,7 @@ class GroupTargets(Rule):
             fold=str(source),
             impact="readers refuse the model or fall back to another scheme",
             try_=f"set {source} to what the planes are",
-            who="producer",
+            who="config",
             severity=severity,  # type: ignore[arg-type]
             data={"weights": weights},
         )

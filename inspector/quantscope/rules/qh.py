@@ -27,7 +27,7 @@ class OutsideFolder(ContainerRule):
             "the shard was not opened; its tensors are absent",
             "keep all shards in the folder of the index",
         ),
-        "symlink-outside": Advice("none", "check that the link is wanted", "config"),
+        "symlink-outside": Advice("none", "check that the link is wanted", "storage"),
     }
     page = Page(
         checks="Shard names of an index and links of the folder for a way out of it.",

@@ -102,6 +102,7 @@ class PlaneMissing(Rule):
             try_=f"add {module}.{gone[0]} from the producer's output"
             if not cut
             else "complete the checkpoint first",
+            who="download" if cut else "producer",
             severity="note" if cut else None,
             kind=kind,
             data={"missing": list(gone), "have": have, "of": of, "incomplete_set": cut},

@@ -363,7 +363,7 @@ class LoosePacking(Rule):
                 fold=f"{reading.bit_width}",
                 impact="a reader of the dense layout reads other codes or refuses the shape",
                 try_="repack with compressed-tensors 0.18 or later",
-                who="reader",
+                who="producer",
                 severity="note" if old else None,
                 data={"bit_width": reading.bit_width, "fields": fields},
             )

@@ -116,6 +116,7 @@ class ScaleFormat(Rule):
                     "are no power of two",
                     impact="readers that round the scales to powers of two change the weights by up to 41 percent",
                     try_=f"remove {source}, or requantize with power-of-two scales",
+                    who="config",
                     data={"mantissas": stats.mantissas, "examined": stats.examined},
                 )
                 return

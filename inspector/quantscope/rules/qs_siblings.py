@@ -153,7 +153,7 @@ class FusedOnDisk(Rule):
             if one
             else "an engine that keeps one of them changes the other parts by the ratio",
             try_="" if one else "requantize the matrix with one scale",
-            who="reader",
+            who="reader" if one else "producer",
             severity="note" if one else None,
             data={"parts": parts, "values": list(values)},
         )

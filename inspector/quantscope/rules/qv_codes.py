@@ -33,6 +33,7 @@ SIBLING_GAP = 0.25
 NEAR_EDGE = 16
 """Bytes by which a blank region may miss the edge of a row by chance."""
 PLAIN_ELEMENTS = 1 << 18
+DAMAGED = "compare the file's SHA-256 with the publisher's; download the file again if they differ"
 
 
 def is_embedding(state: TensorState) -> bool:
@@ -225,8 +226,8 @@ class BlankRegion(Rule):
                 fold=f"{windows.blank_value}",
                 many=f"{{blank}} bytes in {{count}} tensors are blank ({windows.blank_value:#04x} repeated)",
                 impact="the weights concerned are constant",
-                try_="compare the file's SHA-256 with the publisher's",
-                who="config",
+                try_=DAMAGED,
+                who="download",
                 data={
                     "blank": windows.blank_bytes,
                     "byte": windows.blank_value,
@@ -296,8 +297,8 @@ class EntropyFar(Rule):
                     fold="window",
                     many="windows of {count} tensors have the byte entropy of random data",
                     impact="the weights concerned are noise",
-                    try_="compare the file's SHA-256 with the publisher's",
-                    who="config",
+                    try_=DAMAGED,
+                    who="download",
                     confidence="strong",
                     data={"highest": round(high, 3), "usual": round(windows.entropy_quartile, 3)},
                     would_settle="the publisher's file hash",
@@ -333,8 +334,8 @@ class EntropyFar(Rule):
                     fold="sibling",
                     many="code bytes of {count} tensors have the entropy of random data, unlike their siblings",
                     impact="the weights concerned are noise",
-                    try_="compare the file's SHA-256 with the publisher's",
-                    who="config",
+                    try_=DAMAGED,
+                    who="download",
                     confidence="strong",
                     data={"entropy": round(windows.entropy, 3), "usual": round(usual, 3)},
                     would_settle="the publisher's file hash",

@@ -117,6 +117,7 @@ class TiedHead(Rule):
                 fold="forms",
                 impact="readers differ in which of the two makes the logits",
                 try_=f"set {where} to false, or remove {head.name}",
+                who="config",
                 severity="disagreement",
                 data={"head": head.dtype, "embedding": embedding.dtype},
             )
@@ -137,6 +138,7 @@ class TiedHead(Rule):
                 fold="differ",
                 impact="readers that tie use the embedding, the others the head: logits differ",
                 try_=f"set {where} to false, or remove {head.name}",
+                who="config",
                 severity="disagreement",
                 data={"rows": rows, "of": head.shape[0]},
             )

@@ -112,7 +112,7 @@ class PlainYetTargeted(Rule):
                 many=f"{{count}} plain weights that {file} quantizes and no ignore entry covers",
                 impact="engines build a quantized layer without scales: the layer stays at random or gives NaN",
                 try_=f"add {module!r} to the ignore list of {file}",
-                who="producer",
+                who="config",
                 data={"dtype": stored.dtype, "quantized_mates": len(mates)},
             )
 

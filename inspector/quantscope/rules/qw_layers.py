@@ -329,7 +329,7 @@ class OutsideBlocks(Rule):
                         many=f"{{count}} modules are quantized, but {source} lists only {', '.join(kept[:4])}",
                         impact="readers that convert the listed blocks build plain layers for the others",
                         try_=f"add the modules' block to {source}",
-                        who="producer",
+                        who="config",
                         data={"blocks": kept[:20]},
                     )
 

@@ -82,7 +82,7 @@ class ConventionUndeclared(Rule):
                 fold=f"{found}|{known}",
                 impact=f"under the other convention {ZERO_STEP}",
                 try_=f'set {key} to "{GPTQ_FORMAT.get(found or _custom(state), "gptq")}"',
-                who="producer",
+                who="config",
                 severity="note" if known else None,
                 confidence=_strength(state),
                 data=_numbers(state) | {"inferred": found, "marker": marker},
@@ -368,7 +368,7 @@ class SymmetricNotConstant(Rule):
                 many=f"{claim.source} says symmetric but {{odd}} of {{fields}} zero points in {{count}} tensors differ",
                 impact="readers that trust the flag shift the groups concerned",
                 try_=f"set {claim.source} to false, or write the constant zero plane",
-                who="producer",
+                who="config",
                 data={"odd": odd, "fields": sum(counts)},
             )
 
