@@ -53,19 +53,25 @@ def for_report(
         result = run_probe(report_request(path, base, tokens), progress=progress)
     except ProbeFailedError as problem:
         reason = problem.failure.message
-        entry: dict[str, Any] = {
-            "path": os.path.basename(os.path.abspath(path)),
-            "status": "failed",
-            "outcome": None,
-            "reason": reason,
-            "controls": [],
-            "execution_proof": "not_applicable",
-            "comparison": "approximate" if base else "exact",
-            "fingerprint": [],
+        return [failed_entry(path, reason, base is not None)], {
+            "model_quality": Gate(status="failed", reason=reason)
         }
-        return [entry], {"model_quality": Gate(status="failed", reason=reason)}
     return [report_entry(result, base is not None)], {
         "model_quality": model_quality_gate(result, base)
+    }
+
+
+def failed_entry(path: str, reason: str, against_base: bool) -> dict[str, Any]:
+    """A check that could not finish, as the report lists it."""
+    return {
+        "path": os.path.basename(os.path.abspath(path)),
+        "status": "failed",
+        "outcome": None,
+        "reason": reason,
+        "controls": [],
+        "execution_proof": "not_applicable",
+        "comparison": "approximate" if against_base else "exact",
+        "fingerprint": [],
     }
 
 
@@ -73,12 +79,30 @@ def report_request(path: str, base: str | None, tokens: str | None = None) -> Pr
     """Sides and tokens of a report's check."""
     with Checkpoint.open(path) as checkpoint:
         inspection = inspect(checkpoint, Scope(mode="headers"))
-        other = other_convention(inspection)
-        tokenizer = has_tokenizer(checkpoint)
-    if base is not None and not tokenizer:
-        with Checkpoint.open(base) as checkpoint:
-            tokenizer = has_tokenizer(checkpoint)
-    sides = [SideRequest(label="base", path=base)] if base else []
+        if base is None:
+            return request_of(path, inspection, tokens=tokens)
+        with Checkpoint.open(base) as other:
+            return request_of(path, inspection, (base, other), tokens)
+
+
+def request_of(
+    path: str,
+    inspection: Inspection,
+    base: tuple[str, Checkpoint] | None = None,
+    tokens: str | None = None,
+) -> ProbeRequest:
+    """Sides and tokens of a check of an opened checkpoint: its own reading, the other zero convention, a base.
+
+    Args:
+        path: the checkpoint.
+        inspection: of it; headers suffice.
+        base: path of the baseline and the baseline, opened.
+        tokens: an ids file or the word `random`; by default the bundled passage, or random ids where no side
+            has a tokenizer.
+    """
+    other = other_convention(inspection)
+    checkpoints = [inspection.checkpoint, *([base[1]] if base else [])]
+    sides = [SideRequest(label="base", path=base[0])] if base else []
     sides.append(SideRequest(label="checkpoint" if base else OWN, path=path))
     if other is not None:
         sides.append(
@@ -89,8 +113,15 @@ def report_request(path: str, base: str | None, tokens: str | None = None) -> Pr
     if tokens is not None and tokens != "random":
         request = TokenRequest(source="ids", path=tokens)
     else:
-        request = TokenRequest(source="passage" if tokenizer and tokens is None else "random")
+        known = tokens is None and any(map(has_tokenizer, checkpoints))
+        request = TokenRequest(source="passage" if known else "random")
     return ProbeRequest(sides=tuple(sides), tokens=request)
+
+
+def base_of(request: ProbeRequest) -> str | None:
+    """Path of the baseline of a request; None where all sides are readings of one checkpoint."""
+    base = request.sides[0].path
+    return base if base != request.sides[-1].path else None
 
 
 def other_convention(inspection: Inspection) -> str | None:

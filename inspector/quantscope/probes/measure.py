@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from quantscope.probes import figures
 from quantscope.probes.config import ModelBuildError, config_of, libraries
 from quantscope.probes.decide import decide
 from quantscope.probes.figures import Pass
+from quantscope.probes.likeness import why_unlike
 from quantscope.probes.model import (
     Control,
     LayerDifference,
@@ -78,8 +80,10 @@ class LogitsCheck:
             torch, _ = libraries()
             if self.request.threads:
                 torch.set_num_threads(self.request.threads)
+            described = self._described()
+            self._refuse_unlike()
             network = Network(
-                self._described(),
+                described,
                 dtype=self.request.dtype,
                 device=self.request.device,
                 stream=self.request.stream,
@@ -95,6 +99,13 @@ class LogitsCheck:
             side = Side(inspect(checkpoint, Scope()))
             self._sides[path] = side
         return side
+
+    def _refuse_unlike(self) -> None:
+        reason = why_unlike([self._side(path).checkpoint for path in self._paths()])
+        if reason is not None:
+            raise ModelBuildError(
+                reason, hint="logits of different models or vocabularies are not comparable"
+            )
 
     def _paths(self) -> list[str]:
         return list(dict.fromkeys(side.path for side in self.request.sides))
@@ -122,7 +133,7 @@ class LogitsCheck:
         for path in self._paths():
             other = self._config(path)
             if isinstance(other, ModelBuildError):
-                notes.append(f"config of {path} (has none that builds a model)")
+                notes.append(f"config of {_name(path)} (has none that builds a model)")
                 continue
             for key, value in network.config_dict.items():
                 if key in NOT_THE_MODEL or key.startswith("_") or key not in other:
@@ -130,11 +141,11 @@ class LogitsCheck:
                 if not _alike(value, other[key]):
                     if key == "vocab_size":
                         raise ModelBuildError(
-                            f"vocabularies differ: {value} and {other[key]} ({path})",
+                            f"vocabularies differ: {value} and {other[key]} ({_name(path)})",
                             hint="logits of different vocabularies are not comparable",
                         )
                     notes.append(
-                        f"{key} of {path} ({str(other[key])[:60]}; {str(value)[:60]} was used)"
+                        f"{key} of {_name(path)} ({str(other[key])[:60]}; {str(value)[:60]} was used)"
                     )
         return tuple(notes[:16])
 
@@ -310,6 +321,11 @@ def planted_side(sides: Sequence[SideRequest], results: Sequence[SideResult]) ->
     own = [i for i, side in enumerate(sides) if side.path == sides[-1].path]
     scored = [i for i in own if results[i].nll_mean is not None]
     return min(scored, key=lambda i: results[i].nll_mean or 0.0) if scored else own[0]
+
+
+def _name(path: str) -> str:
+    """A checkpoint's own name: results go into reports, where folders of a machine say nothing."""
+    return os.path.basename(os.path.abspath(path))
 
 
 def _alike(a: Any, b: Any) -> bool:

@@ -19,6 +19,9 @@ __all__ = ["ProbeFailedError", "ProbeStoppedError", "estimate", "missing", "run_
 CHILD_COMMAND = (sys.executable, "-P", "-m", "quantscope.probes.child")
 """`-P` keeps the working folder out of the module path: it may be a checkpoint with a file called torch.py."""
 
+CONTROL_PASSES = 3
+"""Passes beside the sides: the base again, the planted misreading, the base at the end."""
+
 ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
 """Waiting threads sleep: spinning ones take the processor from the app that shows the progress."""
 
@@ -75,12 +78,19 @@ def run_probe(
         )
     throttle = ProgressThrottle("probe", progress)
     finished: list[SideResult] = []
+    stages: list[str] = []
+    passes = len(request.sides) + CONTROL_PASSES + request.by_layer
 
     def on_step(stage: str, done: int, total: int, side: Any = None) -> None:
-        if side is None:
-            throttle(stage, done, total, "units")
-        else:
+        if side is not None:
             finished.append(msgspec.convert(side, SideResult))
+            return
+        if stage not in stages:
+            stages.append(stage)
+        # Of the whole check, so that rate and time left mean something in every pass.
+        before = min(len(stages), passes) - 1
+        whole = passes * total
+        throttle(stage, before * total + done, whole, "units", always=done >= total)
 
     with Worker(
         memory_bytes=request.memory_bytes or default_memory(),

@@ -48,7 +48,7 @@ class CancelToken:
 
 
 class ProgressThrottle:
-    """Passes progress on at most every `interval_s` seconds, and always the last step of a stage."""
+    """Passes progress on at most every `interval_s` seconds, and always the last step."""
 
     def __init__(
         self, job: str, sink: Callable[[Progress], None] | None, interval_s: float = 0.1
@@ -59,12 +59,14 @@ class ProgressThrottle:
         self._started = time.monotonic()
         self._last = 0.0
 
-    def __call__(self, stage: str, done: int, total: int, unit: str = "tensors") -> None:
-        """Report a step."""
+    def __call__(
+        self, stage: str, done: int, total: int, unit: str = "tensors", *, always: bool = False
+    ) -> None:
+        """Report a step; `always` whatever the time."""
         if self._sink is None:
             return
         now = time.monotonic()
-        if done < total and now - self._last < self._interval_s:
+        if not always and done < total and now - self._last < self._interval_s:
             return
         self._last = now
         self._sink(
