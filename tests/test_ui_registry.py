@@ -15,7 +15,7 @@ from quantscope_views.actions import ACTIONS, by_id, keys_markdown, owned_by
 from quantscope_views.bindings import bindings_for
 from quantscope_views.keymap import read_keymap
 from quantscope_views.lines import TONES
-from quantscope_views.marks import MATCH_MARKS, MATCH_ORDER, SEVERITY_MARKS, wants_ascii
+from quantscope_views.marks import MATCH_MARKS, MATCH_ORDER, SEVERITY_MARKS
 from quantscope_views.screens.pages import help_text, markdown_lines
 from quantscope_views.themes import CONTRAST_PAIRS, THEMES, TONE_STYLES, theme_name
 from textual.color import Color
@@ -168,22 +168,6 @@ async def test_no_color_shows_text_on_a_ground_that_differs(
         assert "CONTRADICTS" in screen_text(app)
 
 
-async def test_ascii_marks_leave_nothing_outside_ascii_on_the_screens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    folder, _ = gptq_folder(tmp_path / "liar", checkpoint_format="gptq")
-    app = make_app(folder, ascii_only=True)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await idle(pilot)
-        for keys in ((), ("enter",), ("enter",), ("1",), ("2",), ("3",)):
-            await press(pilot, *keys)
-            shown = screen_text(app).replace("…", "...")
-            body = re.sub(r"[▁▂▃▄▅▆▇█]", "", shown)  # the scrollbar's own end glyphs
-            assert body.isascii(), [c for c in body if not c.isascii()][:5]
-
-
 def test_every_mark_has_an_ascii_form_and_a_word() -> None:
     assert set(MATCH_ORDER) == set(MATCH_MARKS)
     for mark in (*MATCH_MARKS.values(), *SEVERITY_MARKS.values()):
@@ -192,17 +176,6 @@ def test_every_mark_has_an_ascii_form_and_a_word() -> None:
     assert [SEVERITY_MARKS[s].word for s in ("violation", "disagreement", "warning", "note")] == [
         "BROKEN", "CONTRADICTS", "CHECK", "note"
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("asked", "encoding", "wanted"),
-    [(False, "utf-8", False), (False, "UTF8", False), (False, "latin-1", True), (True, "utf-8", True),
-     (False, None, True), (False, "nosuch", True)],
-)  # fmt: skip
-def test_ascii_is_used_where_asked_or_needed(
-    asked: bool, encoding: str | None, wanted: bool
-) -> None:
-    assert wants_ascii(asked, encoding) is wanted
 
 
 def test_a_keymap_takes_known_ids_and_reports_the_rest(tmp_path: Path) -> None:

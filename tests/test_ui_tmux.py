@@ -24,14 +24,20 @@ PATIENCE_S = 60.0
 class Terminal:
     """One tmux pane with the app in it; every wait is for what the pane shows."""
 
-    def __init__(self, folder: Path, size: tuple[int, int], command: list[str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        size: tuple[int, int],
+        command: list[str],
+        locale: str = "C.UTF-8",
+    ) -> None:
         self._socket = str(folder / "tmux.sock")
         self.folder = folder
         environment = {
             "XDG_STATE_HOME": str(folder / "state"),
             "XDG_CONFIG_HOME": str(folder / "config"),
             "TERM": "tmux-256color",
-            "LC_ALL": "C.UTF-8",
+            "LC_ALL": locale,
         }
         words = ["env", "-u", "NO_COLOR", *(f"{k}={v}" for k, v in environment.items()), *command]
         self._tmux(
@@ -118,14 +124,18 @@ def test_a_bad_scale_is_found_shown_and_reported_by_keys(terminal: Terminal) -> 
     assert not terminal.alive(), terminal.text()
 
 
-def test_ascii_terminals_get_ascii(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "locale"),
+    [(["--ascii"], "C.UTF-8"), ([], "C"), ([], "en_US.ISO-8859-1")],
+    ids=["asked", "C", "latin-1"],
+)
+def test_ascii_terminals_get_ascii(tmp_path: Path, options: list[str], locale: str) -> None:
     sharded_folder(tmp_path / "drop", bad_scale=(5, 1, 9))
-    command = [sys.executable, "-m", "quantscope", "open", "drop", "--ascii"]
-    opened = Terminal(tmp_path, (80, 24), command)
+    command = [sys.executable, "-m", "quantscope", "open", "drop", *options]
+    opened = Terminal(tmp_path, (80, 24), command, locale)
     try:
         shown = opened.wait(lambda text: "BROKEN" in text and "scales 100%" in text)
-        body = "".join(char for char in shown if char not in "▁▂▃▄▅▆▇█…")
-        assert body.isascii()
+        assert shown.isascii(), [char for char in shown if not char.isascii()]
     finally:
         opened.close()
 

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from textual import events
 from textual.binding import BindingType
 from textual.command import Provider
+from textual.filter import LineFilter
 from textual.screen import Screen
 
+from quantscope_views.ascii_only import AsciiFilter, wants_ascii
 from quantscope_views.bindings import bindings_for
 from quantscope_views.bridge import Bridge
 from quantscope_views.keymap import keymap_path, read_keymap
 from quantscope_views.leaving import Leaving
-from quantscope_views.marks import wants_ascii
 from quantscope_views.navigation import first_tab
 from quantscope_views.place import Place
 from quantscope_views.screens.triage import TriageScreen
 from quantscope_views.themes import DEFAULT_TONES, THEMES, theme_name
 from quantscope_views.workspace import Workspace
+
+_ASCII = AsciiFilter()
 
 FILE_WATCH_S = 5.0
 """How often the files are compared with what they were when opened."""
@@ -56,7 +60,7 @@ class QuantscopeApp(Leaving):
     Args:
         path: checkpoint to open; None shows what can be opened.
         link: where to go once names are known.
-        ascii_only: marks in ASCII.
+        ascii_only: every cell in ASCII.
         restore: offer the last place of this checkpoint.
         fixed_times: show 0.0s for every duration, for pictures that must not drift.
     """
@@ -100,6 +104,11 @@ class QuantscopeApp(Leaving):
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Our own variables under a theme that does not set them."""
         return DEFAULT_TONES
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """The toolkit's filters, and the last gate of an ASCII terminal."""
+        filters = super().get_line_filters()
+        return [*filters, _ASCII] if self.ascii_only else filters
 
     def get_default_screen(self) -> Screen[Any]:
         """Triage is always at the bottom."""
@@ -168,7 +177,7 @@ def run_app(
         tensor: logical, module or stored name to go to.
         tab: contract, zero, bytes or run.
         at: (row, column) of an element.
-        ascii: marks in ASCII; also where the terminal's encoding is not UTF-8.
+        ascii: screens in ASCII; also where terminal or locale cannot encode UTF-8.
         restore: offer the last place of this checkpoint.
 
     Returns:
@@ -181,7 +190,9 @@ def run_app(
     app = QuantscopeApp(
         path,
         link=link,
-        ascii_only=wants_ascii(ascii, sys.stdout.encoding),
+        ascii_only=wants_ascii(
+            ascii, sys.stdout.encoding, os.environ, utf8_mode=bool(sys.flags.utf8_mode)
+        ),
         restore=restore and link is None,
         theme=os.environ.get("QUANTSCOPE_THEME", ""),
     )

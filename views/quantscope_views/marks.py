@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -68,13 +67,3 @@ CONVENTION_WORDS: Mapping[str, str] = {
 def glyph(mark: Mark, ascii_only: bool) -> str:
     """The glyph that the terminal can show."""
     return mark.ascii if ascii_only else mark.glyph
-
-
-def wants_ascii(asked: bool, encoding: str | None) -> bool:
-    """Whether marks must be ASCII: asked for, or the terminal's encoding is not UTF-8."""
-    if asked:
-        return True
-    try:
-        return codecs.lookup(encoding or "ascii").name != "utf-8"
-    except LookupError:
-        return True

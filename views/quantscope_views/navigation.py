@@ -9,6 +9,7 @@ from quantscope.model import Finding
 from quantscope.text import inert
 
 from quantscope_views.actions import by_id
+from quantscope_views.ascii_only import ascii_text
 from quantscope_views.bridge import Bridge
 from quantscope_views.clipboard import copied_words
 from quantscope_views.intake import Intake
@@ -31,6 +32,12 @@ class Navigation(Intake):
     ascii_only: bool
     fixed_times: bool
     last_place: Place | None = None
+
+    def notify(self, message: str, **options: Any) -> None:
+        """As the toolkit does it, never as markup; what an ASCII terminal cannot show is escaped."""
+        options.pop("markup", None)
+        shown = ascii_text(message) if self.ascii_only else message
+        super().notify(shown, markup=False, **options)
 
     # Screens
 
@@ -353,10 +360,16 @@ class Navigation(Intake):
         """Choose a run, with its cost."""
         from quantscope_views.screens.prompts import RunMenu
 
-        self.push_screen(RunMenu(), self._run_chosen)
+        below = self.screen
+        here = below.logits_here() if isinstance(below, BaseScreen) else None
+        self.push_screen(RunMenu(here), self._run_chosen)
 
     def _run_chosen(self, choice: str | None) -> None:
-        if choice is not None:
+        if choice is None:
+            return
+        if isinstance(self.screen, BaseScreen):
+            self.screen.run_chosen(choice)
+        else:
             self.run_registered(choice)
 
     def action_open_run(self) -> None:

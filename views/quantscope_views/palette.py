@@ -11,6 +11,7 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 
 from quantscope_views.actions import ACTIONS
+from quantscope_views.ascii_only import ascii_text
 from quantscope_views.lines import cut_middle
 
 MAX_TENSOR_HITS = 40
@@ -64,7 +65,7 @@ class TensorProvider(Provider):
             return
         for position in table.matching(query)[:MAX_TENSOR_HITS].tolist():
             name = table.rows[position].name
-            shown = cut_middle(inert(name), 70)
+            shown = cut_middle(_shown(app, name), 70)
             yield Hit(
                 0.5,
                 Content(f"go: {shown}"),
@@ -100,7 +101,12 @@ class RecentProvider(Provider):
         matcher = self.matcher(query)
         app = cast(Any, self.app)
         for path in recent_paths(sessions_folder()):
-            text = f"app: open {cut_middle(inert(path), 70)}"
+            text = f"app: open {cut_middle(_shown(app, path), 70)}"
             score = matcher.match(text)
             if score > 0:
                 yield Hit(score, Content(text), partial(app.open_path, path))
+
+
+def _shown(app: Any, text: str) -> str:
+    """A string from outside, inert; escaped where the terminal is ASCII."""
+    return ascii_text(inert(text)) if app.ascii_only else inert(text)

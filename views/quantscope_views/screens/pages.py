@@ -13,6 +13,7 @@ from textual.screen import ModalScreen
 
 from quantscope_views.actions import ACTIONS, by_id, shown_key
 from quantscope_views.lines import Line, Span, line, rule, wrap
+from quantscope_views.marks import MATCH_MARKS, SEVERITY_MARKS
 from quantscope_views.widgets.lines_view import LinesView
 
 
@@ -65,12 +66,13 @@ class HelpScreen(WhyScreen):
 
     def _build(self, width: int) -> list[Line]:
         lines = [rule(self._title, width, "esc closes")]
-        lines += markdown_lines(help_text(self._topic), width)
+        ascii_only = bool(getattr(self.app, "ascii_only", False))
+        lines += markdown_lines(help_text(self._topic, ascii_only), width)
         keys: dict[str, list[str]] = {}
         known = {action.id for action in ACTIONS}
         for key, active in self._active.items():
             if active.binding.id in known:
-                keys.setdefault(active.binding.id, []).append(shown_key(key))
+                keys.setdefault(active.binding.id, []).append(shown_key(key, ascii_only))
         if keys:
             lines.append(line(""))
             lines.append(rule("keys that work here", width))
@@ -96,10 +98,16 @@ class HelpScreen(WhyScreen):
         return self.query_one("#page-lines", LinesView).text
 
 
-def help_text(topic: str) -> str:
+def help_text(topic: str, ascii_only: bool = False) -> str:
     """The Markdown of a help page; an empty one where the topic has none."""
     page = files("quantscope_views") / "help" / f"{topic}.md"
-    return page.read_text(encoding="utf-8") if page.is_file() else f"# {topic}\n\nNo page.\n"
+    if not page.is_file():
+        return f"# {topic}\n\nNo page.\n"
+    text = page.read_text(encoding="utf-8")
+    for mark in (*MATCH_MARKS.values(), *SEVERITY_MARKS.values()) if ascii_only else ():
+        if not mark.glyph.isascii():
+            text = text.replace(f"{mark.glyph} {mark.ascii}", mark.ascii)
+    return text
 
 
 def markdown_lines(text: str, width: int) -> list[Line]:

@@ -14,6 +14,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from quantscope_views.actions import owned_by
+from quantscope_views.ascii_only import AsciiScrollBar, ascii_padded
 from quantscope_views.bindings import bindings_for
 from quantscope_views.lines import Span
 from quantscope_views.themes import tone_colours, tone_style
@@ -31,6 +32,11 @@ class StripView(ScrollView, can_focus=True):
 
     HELP_TOPIC: ClassVar[str] = "moving"
     """Page under help/ that tells what this pane is."""
+
+    def on_mount(self) -> None:
+        """An ASCII terminal gets a scrollbar that it can draw."""
+        if getattr(self.app, "ascii_only", False):
+            self.vertical_scrollbar.renderer = AsciiScrollBar  # type: ignore[misc]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """An action of moving that this pane does not have is not offered."""
@@ -63,13 +69,14 @@ class StripView(ScrollView, can_focus=True):
             under: tone whose background lies under the whole line (`line` for the line cursor).
         """
         base = self.rich_style
+        ascii_only = bool(getattr(self.app, "ascii_only", False))
         ground = self.tone_style(under) if under else None
         segments: list[Segment] = []
         used = 0
         for text, tone in spans:
             if used >= width:
                 break
-            shown = inert(text)
+            shown = ascii_padded(inert(text)) if ascii_only else inert(text)
             size = cell_len(shown)
             if used + size > width:
                 shown = set_cell_size(shown, width - used)
