@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property
 from types import TracebackType
 
+from quantscope.closest import closest_hint
 from quantscope.containers.detect import open_path
 from quantscope.containers.records import Opened, OpenedFile, StoredTensor
 from quantscope.containers.source import SourceSet
@@ -113,7 +114,15 @@ class Checkpoint:
                 source=name,
             )
         raise NoSuchTensorError(
-            f"no tensor is called {name}", hint=_closest(name, self._by_name), source=name
+            f"no tensor is called {name}", hint=self._closest(name), source=name
+        )
+
+    def _closest(self, name: str) -> str:
+        """Logical names that may be meant; a module or a stored name only where no logical one is close."""
+        logical = [tensor.name for tensor in self.grouping.tensors]
+        hint = closest_hint(name, logical) or closest_hint(name, self._by_name)
+        return hint or closest_hint(
+            name, self.index.tensors, "`quantscope list PATH` shows all names"
         )
 
     def find_plain(self, name: str) -> StoredTensor | None:
@@ -125,10 +134,3 @@ class Checkpoint:
     ) -> PlaneReader:
         """A plane reader over this checkpoint's files."""
         return PlaneReader(self.sources, ledger, cancelled)
-
-
-def _closest(name: str, names: Iterable[str]) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, list(names)[:20000], n=3, cutoff=0.5)
-    return "closest: " + ", ".join(close) if close else "`quantscope list PATH` shows all names"

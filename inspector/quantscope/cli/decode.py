@@ -219,7 +219,7 @@ def _plain(path: str, name: str, rows: Bound | None, cols: Bound | None, out: st
         stored = checkpoint.find_plain(name) or checkpoint.find_plain(f"{name}.weight")
         if stored is None:
             checkpoint.find(name)
-            raise NoSuchTensorError(f"no tensor is called {name}", source=name)
+            raise NoSuchTensorError(f"{name} has no plain numbers", source=name)
         return _run_plain(
             checkpoint, stored, plain_shape(checkpoint.index, stored), rows, cols, out, decode_plain
         )

@@ -55,6 +55,44 @@ class LazyGroup(click.Group):
         command: click.Command = module.command
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Options before a path are taken as if they stood behind it; before a command nobody knows whose they are."""
+        own = {name for param in self.params for name in param.opts} | set(ctx.help_option_names)
+        first = next((n for n, word in enumerate(args) if not word.startswith("-")), len(args))
+        leading = [word for word in args[:first] if word.split("=")[0] not in own]
+        if not leading or "--" in leading:
+            return super().parse_args(ctx, args)
+        takers = set.intersection(*({*self.commands_with(ctx, word)} for word in leading))
+        if (first < len(args) and args[first] in takers | {self._path_command}) or (
+            first < len(args) and args[first] not in self._entries and self._path_command in takers
+        ):
+            moved = [args[first], *leading, *args[first + 1 :]]
+        else:
+            raise click.UsageError(self.misplaced(ctx, leading[0]), ctx)
+        return super().parse_args(ctx, moved)
+
+    def commands_with(self, ctx: click.Context, option: str) -> list[str]:
+        """Commands that take an option, the hidden one for paths among them."""
+        wanted = option.split("=", maxsplit=1)[0]
+        found = []
+        for name in self._entries:
+            command = self.get_command(ctx, name)
+            if command is not None and any(wanted in param.opts for param in command.params):
+                found.append(name)
+        return found
+
+    def misplaced(self, ctx: click.Context, option: str) -> str:
+        """What to say of an option that stands where nobody takes it."""
+        wanted = option.split("=", maxsplit=1)[0]
+        takers = [name for name in self.commands_with(ctx, wanted) if name != self._path_command]
+        if not takers:
+            return f"no command takes the option {inert(wanted)}; `quantscope COMMAND --help` lists options"
+        some = ", ".join(takers[:6]) + (", ..." if len(takers) > 6 else "")
+        return (
+            f"{inert(wanted)} is an option of {some}: put it behind the command, as in "
+            f"`quantscope {takers[0]} PATH {inert(wanted)}`"
+        )
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:

@@ -131,8 +131,25 @@ def main() -> None:
 def _usage(problem: click.UsageError) -> int:
     if problem.ctx is not None:
         diagnostics.lines(problem.ctx.get_usage())
-    diagnostics.lines(f"quantscope: {problem.format_message()}")
+    diagnostics.lines(f"quantscope: {_usage_words(problem)}")
     return ExitCode.USAGE
+
+
+def _usage_words(problem: click.UsageError) -> str:
+    """What is wrong, and where the words belong if another order would be right."""
+    text = problem.format_message()
+    if problem.ctx is None:
+        return text
+    root = problem.ctx.find_root()
+    if (
+        isinstance(problem, click.NoSuchOption)
+        and isinstance(root.command, LazyGroup)
+        and root.command.commands_with(root, problem.option_name)
+    ):
+        return root.command.misplaced(root, problem.option_name)
+    if problem.ctx.info_name == _PATH_COMMAND and "unexpected extra argument" in text:
+        return f"{text}; a command comes first: `quantscope COMMAND PATH`"
+    return text
 
 
 def _discard_stdout() -> None:

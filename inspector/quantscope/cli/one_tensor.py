@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from quantscope.cli import running
+from quantscope.closest import closest
 from quantscope.errors import NoSuchTensorError
 from quantscope.session.what_if import chosen_reading, reading_in_force
 
@@ -61,6 +62,8 @@ def plane_of(state: TensorState, name: str) -> Plane:
         if name in (plane.role, plane.suffix, plane.stored_name):
             return plane
     known = ", ".join(f"{plane.role} ({plane.suffix})" for plane in tensor.planes)
-    raise NoSuchTensorError(
-        f"{tensor.name} has no plane {name}", hint=f"its planes: {known}", source=tensor.name
+    near = closest(
+        name, [word for plane in tensor.planes for word in (plane.suffix, plane.role)], 1
     )
+    hint = f"its planes: {known}" + (f"; closest: {near[0]}" if near else "")
+    raise NoSuchTensorError(f"{tensor.name} has no plane {name}", hint=hint, source=tensor.name)

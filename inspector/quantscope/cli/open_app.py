@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 
 import click
 
 from quantscope.cli import params
 from quantscope.cli.diagnostics import ExitCode
-from quantscope.errors import MissingExtraError, UnreadableError
+from quantscope.errors import MissingExtraError, QuantscopeError, UnreadableError
+
+_DRIVER = "TEXTUAL_DRIVER"
+"""Set by a server that shows the app in a browser: then stdout is its pipe."""
 
 TABS = ("contract", "zero", "bytes", "run")
 
@@ -50,10 +54,16 @@ def open_app(
 
     Raises:
         UnreadableError: there is nothing at the path.
+        QuantscopeError: stdout is no terminal.
         MissingExtraError: the app is not installed.
     """
     if not os.path.lexists(path):
         raise UnreadableError(f"{path} does not exist", hint="check the spelling", source=path)
+    if not (sys.stdout.isatty() or os.environ.get(_DRIVER)):
+        words = "show PATH --tensor NAME" if tensor is not None else "scan PATH"
+        raise QuantscopeError(
+            "the app needs a terminal, and stdout is none", hint=f"`quantscope {words}` prints text"
+        )
     try:
         launch = importlib.import_module("quantscope_views.launch")
     except ModuleNotFoundError as problem:

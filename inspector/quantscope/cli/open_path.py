@@ -10,7 +10,7 @@ from quantscope.cli.running import RunOptions
 
 
 @click.command("PATH", hidden=True)
-@click.argument("path", type=click.Path(path_type=str))
+@click.argument("path", type=click.Path(path_type=str), metavar="")
 @click.option("--ascii", "ascii_only", is_flag=True, help="ASCII glyphs only.")
 @click.option("--no-restore", is_flag=True, help="Do not offer the last place.")
 def command(path: str, ascii_only: bool, no_restore: bool) -> int:

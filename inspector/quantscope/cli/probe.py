@@ -59,6 +59,7 @@ def command(
     from quantscope.probes.model import ProbeRequest, SideRequest
     from quantscope.probes.run import estimate, missing, run_probe
     from quantscope.probes.text import render, render_cost
+    from quantscope.session.what_if import check_fields
 
     if tokens is not None and text is not None:
         raise click.UsageError("--tokens and --text exclude each other", ctx)
@@ -66,6 +67,7 @@ def command(
     if against:
         sides.append(SideRequest(label="checkpoint", path=path))
     for fields in readings:
+        check_fields(fields)
         label = ",".join(f"{field}={value}" for field, value in fields.items())
         sides.append(SideRequest(label=label, path=path, reading=fields))
     request = ProbeRequest(

@@ -99,6 +99,7 @@ def command(
         ignore=running.flat(ignore),
         baseline=baseline,
     )
+    chosen = form or _format_of(out)
     wanted = _wanted(runs)
     if tokens is not None and "probe" not in wanted:
         raise click.UsageError("--tokens goes with --with probe")
@@ -131,12 +132,26 @@ def command(
             ),
             judge=judge,
         )
-        chosen = form or _BY_ENDING.get(os.path.splitext(out)[1].lower(), "json")
         _write(out, rendered(draft, cast(Any, chosen)))
     if inspection.partial:
         diagnostics.message(f"quantscope: partial: {inspection.partial}")
         return ExitCode.INTERRUPTED
     return ExitCode.OK
+
+
+def _format_of(out: str) -> str:
+    """The format by the ending of a file; JSON for stdout and for a name without one.
+
+    Raises:
+        UsageError: no format has the ending.
+    """
+    ending = os.path.splitext(out)[1].lower()
+    if not ending:
+        return "json"
+    if ending not in _BY_ENDING:
+        known = ", ".join(f"{form} ({end})" for end, form in _BY_ENDING.items() if end != ".htm")
+        raise click.UsageError(f"no format has the ending {ending}: there are {known}, or --format")
+    return _BY_ENDING[ending]
 
 
 def _write(out: str, chunks: Iterable[bytes]) -> None:

@@ -78,10 +78,18 @@ def judge_of(options: RunOptions) -> Judge:
     """The rules as a function over inspections, with the selection and the baseline in place.
 
     Raises:
-        UsageError: the baseline cannot be read.
+        UsageError: the baseline cannot be read, or a selection names no rule.
     """
-    from quantscope.rules.catalogue import judge
+    from quantscope.closest import closest_hint
+    from quantscope.errors import UsageError
+    from quantscope.rules.catalogue import catalogue, judge
 
+    for code in (*options.select, *options.ignore):
+        if not any(known.startswith(code) for known in catalogue()):
+            raise UsageError(
+                f"no rule is called {code}",
+                hint=closest_hint(code, catalogue(), "`quantscope rules` lists them"),
+            )
     suppressions = _baseline(options.baseline) if options.baseline else ()
 
     def run(inspection: Inspection) -> Inspection:

@@ -25,8 +25,10 @@ def command(path: str, host: str, port: int) -> int:
     try:
         from quantscope.cli.serve_guard import LOOPBACK, GuardedServer
     except ModuleNotFoundError:
+        from quantscope.extras import install_hint
+
         raise MissingExtraError(
-            "serving needs the extra `serve`", hint="pip install 'quantscope[serve]'"
+            "serving needs the extra `serve`", hint=install_hint("serve")
         ) from None
     if host not in LOOPBACK:
         diagnostics.message(

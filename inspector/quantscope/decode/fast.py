@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from quantscope.decode.bits import Words, unsigned_view, word_bits
 from quantscope.errors import MissingExtraError, UndecodableError
+from quantscope.extras import install_hint
 
 Floats = NDArray[np.float32]
 
@@ -111,7 +112,7 @@ def _compiled(kernel: Callable[..., None]) -> Callable[..., None]:
         import numba
     except ImportError as problem:
         raise MissingExtraError(
-            "compiled decoders need numba", hint="pip install 'quantscope[fast]'"
+            "compiled decoders need numba", hint=install_hint("fast")
         ) from problem
     compiled: Callable[..., None] = numba.njit(cache=True, nogil=True, error_model="numpy")(kernel)
     return compiled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from quantscope.closest import closest_hint
 from quantscope.errors import UsageError
 from quantscope.parity.check import planned_calls, rows_to_check
 from quantscope.parity.misreadings import BY_NAME
@@ -73,7 +74,7 @@ def check_emulation(name: str | None) -> None:
         UsageError: with the known ones as a hint.
     """
     if name is not None and name not in BY_NAME:
-        raise UsageError(f"no fault is called {name}", hint="there are: " + ", ".join(BY_NAME))
+        raise UsageError(f"no fault is called {name}", hint=closest_hint(name, BY_NAME))
 
 
 def cost_of(state: TensorState, name: str, settings: Settings) -> Cost:

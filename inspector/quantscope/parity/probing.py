@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from quantscope.closest import closest_hint
 from quantscope.errors import UsageError
 from quantscope.parity.model import BackendState, KernelState
 from quantscope.parity.protocol import Backend, Kernel, Refusal, load_backends
@@ -118,8 +119,8 @@ def backend_named(name: str) -> Backend:
             return backend
         if backend is None and record.name == name:
             raise UsageError(f"backend {name} could not be loaded: {record.error}")
-    names = ", ".join(sorted(b.name for b, _ in known if b is not None))
-    raise UsageError(f"no backend is called {name}", hint=f"there are: {names}")
+    names = sorted(b.name for b, _ in known if b is not None)
+    raise UsageError(f"no backend is called {name}", hint=closest_hint(name, names))
 
 
 def kernel_named(backend: str, key: str) -> Kernel:

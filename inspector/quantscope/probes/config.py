@@ -13,6 +13,7 @@ import numpy as np
 from quantscope.checkpoint import Checkpoint
 from quantscope.containers.records import OpenedFile
 from quantscope.errors import MissingExtraError, QuantscopeError
+from quantscope.extras import install_hint
 
 QUANT_KEYS = ("quantization_config", "quantization", "compression_config", "quant_config")
 CODE_KEYS = ("auto_map", "trust_remote_code", "custom_pipelines")
@@ -68,7 +69,7 @@ def libraries() -> tuple[Any, Any]:
     except ImportError as problem:
         raise MissingExtraError(
             f"the logits check needs {problem.name}",
-            hint="pip install torch, then pip install 'quantscope[probe]'",
+            hint=install_hint("probe"),
         ) from None
     return torch, transformers
 

@@ -10,6 +10,7 @@ import msgspec
 
 from quantscope.checkpoint import Checkpoint
 from quantscope.evidence.gates import Gate, GateName
+from quantscope.extras import install_hint
 from quantscope.probes.model import ProbeRequest, ProbeResult, SideRequest, TokenRequest
 from quantscope.probes.run import ProbeFailedError, missing, run_probe
 from quantscope.probes.tokens import has_tokenizer
@@ -45,9 +46,7 @@ def for_report(
     del tensors, backend
     absent = missing()
     if absent is not None:
-        reason = (
-            f"{absent} is not installed: pip install torch, then pip install 'quantscope[probe]'"
-        )
+        reason = f"{absent} is not installed: {install_hint('probe')}"
         return [], {"model_quality": Gate(status="skipped", reason=reason)}
     try:
         result = run_probe(report_request(path, base, tokens), progress=progress)

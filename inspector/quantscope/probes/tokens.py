@@ -11,6 +11,7 @@ import numpy as np
 
 from quantscope.checkpoint import Checkpoint
 from quantscope.errors import MissingExtraError, QuantscopeError, UsageError
+from quantscope.extras import install_hint
 from quantscope.model import Json
 from quantscope.probes.model import TokenRequest, Tokens
 from quantscope.probes.passage import PASSAGE, SOURCE
@@ -96,7 +97,7 @@ def tokenize(text: str, checkpoint: Checkpoint) -> Tokenized:
         import tokenizers
     except ImportError:
         raise MissingExtraError(
-            "text needs the package tokenizers", hint="pip install 'quantscope[probe]'"
+            "text needs the package tokenizers", hint=install_hint("probe")
         ) from None
     file = Path(checkpoint.opened.root) / "tokenizer.json"
     if file.is_file():

@@ -74,12 +74,18 @@ def report_from_bytes(data: bytes, name: str = "the report") -> Report:
     Raises:
         UsageError: the bytes are no report of this schema version.
     """
+    if not data.lstrip().startswith(b"{"):
+        raise UsageError(
+            f"{name} is no JSON: a report is rechecked from its JSON form",
+            hint="`quantscope report PATH -o report.json` writes it; a ticket (Markdown, HTML, SARIF) cannot be rechecked",
+            source=name,
+        )
     try:
         return msgspec.json.decode(data, type=Report)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as problem:
         raise UsageError(
             f"{name} is no quantscope report of schema_version 1: {problem}",
-            hint="`quantscope scan PATH --json FILE` writes one",
+            hint="`quantscope report PATH -o report.json` writes one",
             source=name,
         ) from None
 

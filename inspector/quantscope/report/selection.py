@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from quantscope.checkpoint import Checkpoint
+from quantscope.closest import closest
 from quantscope.errors import UsageError
 from quantscope.model import Finding, LogicalTensor
 from quantscope.session.inspection import Inspection
@@ -87,12 +88,14 @@ def _named_findings(findings: Sequence[Finding], names: Sequence[str]) -> list[F
     for name in names:
         matching = [f for f in findings if name in (f.id, f.code)]
         if not matching:
-            ids = ", ".join(f.id for f in findings[:3])
-            raise UsageError(
-                f"no finding is called {name}",
-                hint=f"found here: {ids}" if ids else "nothing was found in what was read",
-                source=name,
+            there = list(dict.fromkeys(f.code for f in findings))
+            hint = (
+                f"found here: {', '.join(there)}" if there else "nothing was found in what was read"
             )
+            near = closest(name, [f.id for f in findings], 1)
+            if near:
+                hint = f"closest: {near[0]}; {hint}"
+            raise UsageError(f"no finding is called {name}", hint=hint, source=name)
         chosen.extend(f for f in matching if f not in chosen)
     return chosen
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+from quantscope.closest import closest_hint
 from quantscope.errors import UsageError
 from quantscope.rules.base import Rule
 from quantscope.rules.catalogue import catalogue
@@ -28,11 +29,9 @@ def find(code: str) -> Rule:
     for rule in rules.values():
         if rule.name == code:
             return rule
-    close = [known for known in rules if known[:2] == code.upper()[:2]]
-    raise UsageError(
-        f"no rule is called {code}",
-        hint="`quantscope rules` lists them" if not close else "there are " + " ".join(close),
-    )
+    names = [*rules, *(rule.name for rule in rules.values())]
+    hint = closest_hint(code, names, "`quantscope rules` lists them")
+    raise UsageError(f"no rule is called {code}", hint=hint)
 
 
 def render(code: str, width: int = 96) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from quantscope.closest import closest_hint
 from quantscope.errors import UsageError
 from quantscope.samples import (
     container_faults,
@@ -91,7 +92,9 @@ def find(name: str) -> Sample:
     for sample in list_samples():
         if sample.name == name:
             return sample
-    raise UsageError(f"no sample is called {name}", hint="`quantscope samples DIR` writes them all")
+    names = [sample.name for sample in list_samples()]
+    hint = closest_hint(name, names, "`quantscope samples --list` names them")
+    raise UsageError(f"no sample is called {name}", hint=hint)
 
 
 def make_sample(sample: Sample, target: Path) -> Path:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from quantscope.decode.parts import Array
 from quantscope.decode.plane_reader import PlaneReader
+from quantscope.extras import absent_words
 from quantscope.parity.model import Device, SkipReason
 from quantscope.parity.protocol import (
     Available,
@@ -49,7 +50,7 @@ class KernelBase:
         for package in self.packages:
             if not installed(package):
                 reason: SkipReason = "torch_missing" if package == "torch" else "package_missing"
-                return Refusal(reason=reason, detail=f"{package} is not installed")
+                return Refusal(reason=reason, detail=absent_words(package))
         return None
 
     def available(self) -> Available:

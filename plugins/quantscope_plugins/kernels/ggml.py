@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from quantscope.decode.parts import Array
 from quantscope.decode.plane_reader import PlaneReader
+from quantscope.extras import install_hint
 from quantscope.parity.model import Device, ErrorModel
 from quantscope.parity.protocol import (
     API_VERSION,
@@ -90,7 +91,7 @@ class MulMat(KernelBase):
         """A package with the libraries."""
         found = find_libraries()
         if not found:
-            detail = "no ggml library found: pip install pywhispercpp, or llama-cpp-python"
+            detail = f"no ggml library found (pywhispercpp or llama-cpp-python): {install_hint('kernels')}"
             return Refusal(reason="package_missing", detail=detail)
         if self.device == "cuda" and not any(libraries.cuda for libraries in found):
             detail = "the ggml libraries found here are built without CUDA (llama-cpp-python with GGML_CUDA=on has it)"

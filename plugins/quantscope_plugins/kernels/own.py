@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from quantscope.decode.parts import Array
+from quantscope.extras import absent_words
 from quantscope.parity.model import Device, ErrorModel
 from quantscope.parity.protocol import (
     API_VERSION,
@@ -292,7 +293,7 @@ class TritonKernel(_Own):
         """Torch and triton."""
         found = torch_calls.torch_missing(self.device)
         if found is None and versions("triton") == {}:
-            return Refusal(reason="package_missing", detail="triton is not installed")
+            return Refusal(reason="package_missing", detail=absent_words("triton"))
         return found
 
     def available(self) -> Available:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from quantscope.decode.parts import Array
+from quantscope.extras import absent_words
 from quantscope.parity.model import Device, TraceEvent
 from quantscope.parity.protocol import Available, Refusal, TraceData
 
@@ -60,7 +61,7 @@ def torch_missing(device: Device) -> Refusal | None:
     if found is None:
         return Refusal(
             reason="torch_missing",
-            detail="torch is not installed: pip install 'quantscope[torch]'",
+            detail=absent_words("torch"),
         )
     if device == "cuda" and "+cpu" in found:
         return Refusal(reason="torch_cpu_only_build", detail=f"torch {found} is built without CUDA")
