@@ -44,7 +44,7 @@ async def test_triage_names_the_contradiction_who_acts_and_what_was_read(tmp_pat
         await idle(pilot)
         shown = screen_text(app)
     assert "CONTRADICTS" in shown
-    assert "zero = stored+1; codes: stored" in shown
+    assert "zero = stored + 1; codes: stored" in shown
     assert "8 of 8" in shown
     assert "one step" in shown
     assert "headers 100%" in shown
@@ -57,7 +57,8 @@ async def test_triage_without_findings_says_nothing_found_in_what_was_read(tmp_p
     async with app.run_test(size=SMALL) as pilot:
         await idle(pilot)
         shown = screen_text(app)
-    assert "NEEDS YOU: nothing above note" in shown
+    assert "NEEDS YOU: nothing found " in shown
+    assert "nothing found in what was read (" in shown
     for word in ("clean", "passed", "verdict"):
         assert word not in shown.lower()
 
@@ -141,7 +142,7 @@ async def test_contract_tab_puts_declared_beside_inferred_with_equations(tmp_pat
         app.open_tensor("model.layers.0.mlp.up_proj.weight")
         await idle(pilot)
         shown = screen_text(app)
-    assert "zero_convention zero = stored+1" in shown
+    assert "zero_convention zero = stored + 1" in shown
     assert "≠ differs" in shown
     assert "size equations" in shown
     assert "holds" in shown
@@ -158,7 +159,7 @@ async def test_zero_tab_shows_both_readings_the_statistic_and_the_conflict(tmp_p
         await idle(pilot)
         shown = screen_text(app)
     stored = " ".join(f"{zero:2d}" for zero in modules[name].zeros[:8, 0])
-    assert "A  zero = stored+1" in shown
+    assert "A  zero = stored + 1" in shown
     assert "B  zero = stored" in shown
     assert stored in shown
     assert "CONFLICT  declaration says A, bytes say B" in shown

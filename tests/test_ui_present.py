@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from quantscope.checkpoint import Checkpoint
+from quantscope.report.words import short_group_words
 from quantscope.rules.catalogue import judge
 from quantscope.session.inspection import Inspection
 from quantscope.session.pipeline import inspect
@@ -36,7 +37,6 @@ from quantscope_views.present.triage import (
 )
 from quantscope_views.present.words import (
     fixed_words,
-    group_words,
     number_words,
     seconds_words,
     share_words,
@@ -84,11 +84,9 @@ def test_tiny_values_are_not_shown_as_zero() -> None:
 
 def test_times_and_groups_in_words() -> None:
     assert [seconds_words(s) for s in (0.41, 12, 200)] == ["0.4s", "12s", "3m20s"]
-    assert group_words({"axis": "in", "size": 128}) == "g128"
-    assert group_words({"axis": "block", "size": [128, 128]}) == "128x128"
-    assert group_words({"axis": "in", "size": 32, "outer": [{"axis": "in", "size": 256}]}) == (
-        "g32 in g256"
-    )
+    assert short_group_words({"axis": "in", "size": 128}) == "g128"
+    assert short_group_words({"axis": "block", "size": [128, 128]}) == "128x128"
+    assert short_group_words({"axis": "channel", "size": None}) == "per-channel"
 
 
 @pytest.mark.parametrize(

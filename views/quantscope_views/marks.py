@@ -48,20 +48,13 @@ SEVERITY_MARKS: Mapping[str, Mark] = {
     "note": Mark("i", "i", "note", "note"),
 }
 
-STRENGTH_WORDS: Mapping[str, str] = {
-    "proved": "only fit",
-    "decisive": "decisive",
-    "strong": "strong",
-    "weak": "weak",
-    "convention": "custom only",
-}
-
 CONVENTION_WORDS: Mapping[str, str] = {
     "as_is": "stored",
     "minus_one": "stored+1",
     "minus_one_unwrapped": "stored+1, no wrap",
     "minus_one_word_add": "stored+1, added to the word",
 }
+"""Zero conventions where there is room for one word; elsewhere the engine's own words stand."""
 
 
 def glyph(mark: Mark, ascii_only: bool) -> str:

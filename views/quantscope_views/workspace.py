@@ -18,7 +18,6 @@ from quantscope_views.present.triage import TriageFacts
 if TYPE_CHECKING:
     from quantscope.checkpoint import Checkpoint
     from quantscope.parity.model import ParityRun
-    from quantscope.probes.model import ProbeResult
     from quantscope.session.inspection import Inspection, TensorState
 
     from quantscope_views.present.tensor_table import TensorTable
@@ -118,6 +117,7 @@ class Workspace:
             rules_error=self.rules_error,
             ran=self.ran,
         )
+            scanning=any(job.key == "scan" for job in self.running),
 
     def take_inspection(self, inspection: Inspection, tally: ScanTally, stage: str) -> None:
         """A newer inspection replaces the old one.
@@ -134,8 +134,8 @@ class Workspace:
         elif before is not None:
             ids = [finding.id for finding in inspection.findings]
             self.finding_at = ids.index(before.id) if before.id in ids else 0
-        if self.overview is not None and tally.format_words:
-            self.overview = msgspec.structs.replace(self.overview, format_words=tally.format_words)
+        if self.overview is not None and tally.kinds:
+            self.overview = msgspec.structs.replace(self.overview, kinds=tally.kinds)
 
     def trouble(self) -> PaneState | None:
         """The state that stands over every screen: an error on opening, or files that changed."""

@@ -23,7 +23,8 @@ from quantscope.report.words import (
     STRENGTH_WORDS,
     bytes_words,
     count_words,
-    element_words,
+    kind_words,
+    kinds_words,
     percent_words,
     value_words,
     who_words,
@@ -106,33 +107,22 @@ def _kinds(tensors: Sequence[TensorEntry]) -> list[str]:
     counts: Counter[str] = Counter()
     families = {tensor.family for tensor in tensors}
     for tensor in tensors:
-        counts[kind_words(tensor, with_family=len(families) > 1)] += tensor.count
-    top = counts.most_common(3)
-    shown = [text if len(counts) == 1 else f"{text} x{count}" for text, count in top]
+        counts[tensor_kind(tensor, with_family=len(families) > 1)] += tensor.count
+    shown = kinds_words(counts)
     if len(families) == 1 and shown:
         shown[0] = f"{inert(tensors[0].family)} {shown[0]}"
-    rest = len(counts) - len(shown)
-    return shown + ([f"{count_words(rest, 'other kind')}"] if rest > 0 else [])
+    return shown
 
 
-def kind_words(tensor: TensorEntry, *, with_family: bool = True) -> str:
+def tensor_kind(tensor: TensorEntry, *, with_family: bool = True) -> str:
     """`gptq int4 g128 asym`: what a tensor is in four words."""
-    words = [tensor.family] if with_family else []
-    element = value_in_force(tensor.contract["element"])
-    if element is not None:
-        words.append(element_words(str(element)))
-    group = value_in_force(tensor.contract["group"])
-    size = group.get("size") if isinstance(group, dict) else None
-    if isinstance(size, int):
-        words.append(f"g{size}")
-    elif isinstance(size, list):
-        words.append("x".join(str(n) for n in size))
-    elif isinstance(group, dict) and group.get("axis"):
-        words.append(f"per-{group['axis']}")
-    symmetric = value_in_force(tensor.contract["symmetric"])
-    if isinstance(symmetric, bool):
-        words.append("sym" if symmetric else "asym")
-    return inert(" ".join(words))
+    contract = tensor.contract
+    kind = kind_words(
+        value_in_force(contract["element"]),
+        value_in_force(contract["group"]),
+        value_in_force(contract["symmetric"]),
+    )
+    return inert(f"{tensor.family} {kind}" if with_family else kind)
 
 
 def _needs_you(needing: Sequence[FindingEntry], report: Report) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 SEVERITY_WORDS = {
@@ -132,6 +133,35 @@ def element_words(element: str) -> str:
     if element[:1] in ("u", "s") and element[1:].isdigit():
         return f"int{element[1:]}"
     return {"e4m3fn": "fp8", "e2m1": "fp4"}.get(element, element)
+
+
+def short_group_words(group: Any) -> str:
+    """`g128`, `128x128`, `per-channel`; empty where a group says nothing."""
+    if not isinstance(group, dict):
+        return ""
+    size, axis = group.get("size"), group.get("axis")
+    if isinstance(size, int):
+        return f"g{size}"
+    if isinstance(size, (list, tuple)):
+        return "x".join(str(extent) for extent in size)
+    return f"per-{axis}" if axis and axis != "none" else ""
+
+
+def kind_words(element: Any, group: Any = None, symmetric: Any = None) -> str:
+    """`int4 g128 asym`: element, finest group and symmetry of a tensor, each where it is known."""
+    words = [element_words(str(element))] if element is not None else []
+    words.append(short_group_words(group))
+    if isinstance(symmetric, bool):
+        words.append("sym" if symmetric else "asym")
+    return " ".join(word for word in words if word)
+
+
+def kinds_words(counts: Counter[str], most: int = 3) -> list[str]:
+    """Kinds of tensors with how many there are, most frequent first; `2 other kinds` for the rest."""
+    top = counts.most_common(most)
+    shown = [text if len(counts) == 1 else f"{text} x{count}" for text, count in top]
+    rest = len(counts) - len(shown)
+    return shown + ([count_words(rest, "other kind")] if rest > 0 else [])
 
 
 def bytes_words(nbytes: int) -> str:

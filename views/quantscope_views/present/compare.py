@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 from quantscope.compare.model import Comparison, PairResult, ZeroComparison, ZeroSide
+from quantscope.report.words import value_words
 from quantscope.session.events import Progress
 from quantscope.session.inspection import Inspection
 
@@ -26,7 +27,7 @@ from quantscope_views.lines import (
 )
 from quantscope_views.marks import CONVENTION_WORDS
 from quantscope_views.place import Place
-from quantscope_views.present.words import count_words, signed, value_words
+from quantscope_views.present.words import count_words, signed
 
 Tab = Literal["zeros", "contract", "values", "only"]
 TABS: tuple[tuple[Tab, str], ...] = (

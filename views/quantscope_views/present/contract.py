@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quantscope.model import Equation, FieldState, Reading
+from quantscope.report.words import STRENGTH_WORDS, value_words
 from quantscope.text import inert
 
 from quantscope_views.lines import Line, Span, cut_middle, fit, line, rule, wrap
-from quantscope_views.marks import MATCH_MARKS, STRENGTH_WORDS, glyph
+from quantscope_views.marks import MATCH_MARKS, glyph
 from quantscope_views.present.triage import evidence_about
-from quantscope_views.present.words import shape_words, value_words
+from quantscope_views.present.words import shape_words
 
 if TYPE_CHECKING:
     from quantscope.session.inspection import TensorState
@@ -147,7 +148,7 @@ def field_about(field: FieldState) -> tuple[str, ...]:
     lines = [f"{field.field}: {MATCH_MARKS[field.match].word}"]
     for claim in field.declared:
         lines.append(
-            f"{claim.source} says {value_words(field.field, claim.value, long=True)} "
+            f"{claim.source} says {value_words(field.field, claim.value)} "
             f"({claim.basis.replace('_', ' ')}; written: {claim.written!r})"
         )
     if not field.declared:

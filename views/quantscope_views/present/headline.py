@@ -8,11 +8,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+from quantscope.report.words import kinds_words
+from rich.cells import cell_len
 
 from quantscope_views.present.words import size_words
 
 if TYPE_CHECKING:
     from quantscope.checkpoint import Checkpoint
+
+
+NAME_CELLS = 16
+"""Cells that the name of a checkpoint keeps beside its format, where it is that long."""
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,8 +42,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of all planes of quantized tensors, in bits, per weight of these tensors."""
     families: tuple[tuple[str, int], ...] = ()
     """Family words with counts, most first."""
-    format_words: str = ""
-    """Element, group and symmetry of most tensors, once contracts are known."""
+    kinds: tuple[tuple[str, int], ...] = ()
+    """`int4 g128 asym` with counts, most first, once contracts are known; with the family where there are several."""
     file_errors: tuple[str, ...] = ()
     config_files: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
@@ -100,30 +106,68 @@ def _product(shape: Sequence[int]) -> int:
     return total
 
 
-def family_words(overview: Overview) -> str:
-    """`gptq`, `gguf + 2 more`, or what is known before grouping."""
+def format_words(overview: Overview, most: int = 3) -> str:
+    """`gguf Q4_K g32 asym x12, Q6_K g16 sym x3`, as a scan says it; or what is known so far.
+
+    Args:
+        overview: of the checkpoint.
+        most: kinds named at most; the others are counted.
+    """
     if not overview.grouped:
         return "reading headers"
     if not overview.families:
         return "nothing quantized" if not overview.unrecognised else "not recognised"
-    first = overview.families[0][0]
-    more = len(overview.families) - 1
-    return f"{first} + {more} more" if more else first
+    first, more = overview.families[0][0], len(overview.families) - 1
+    kinds = ", ".join(kinds_words(Counter(dict(overview.kinds)), most))
+    if not kinds:
+        return f"{first} + {more} more" if more else first
+    return kinds if more else f"{first} {kinds}"
 
 
 def share_line(overview: Overview) -> str:
-    """`14 quantized, 7 plain`, with what nobody recognised."""
+    """`14/20 quantized`, with what nobody recognised."""
     if not overview.grouped:
         return f"{overview.stored} stored"
-    words = [f"{overview.quantized} quantized", f"{overview.plain} plain"]
-    if overview.unrecognised:
-        words.append(f"{overview.unrecognised} unrecognised")
-    return ", ".join(words)
+    total = overview.quantized + overview.plain + overview.unrecognised
+    words = f"{overview.quantized}/{total} quantized"
+    return words + (f", {overview.unrecognised} unrecognised" if overview.unrecognised else "")
 
 
-def headline_parts(overview: Overview, seconds: str) -> tuple[str, ...]:
-    """Format, share, size and time, in the order in which they may be dropped from the end."""
-    format_words = " ".join(
-        part for part in (family_words(overview), overview.format_words) if part
-    )
-    return (format_words, share_line(overview), size_words(overview.size), seconds)
+def bits_words(overview: Overview | None) -> str:
+    """`4.27 bits/weight`."""
+    if overview is None or overview.bits_per_weight is None:
+        return ""
+    return f"{overview.bits_per_weight:.2f} bits/weight"
+
+
+def headline_rows(
+    overview: Overview, seconds: str, width: int, room: int
+) -> tuple[tuple[str, ...], str]:
+    """What stands beside the name, and what on the right of the second line.
+
+    Args:
+        overview: of the checkpoint.
+        seconds: how long the scan took.
+        width: cells beside the program's name on the first line.
+        room: cells on the second line.
+
+    Returns:
+        Format, share and time as far as they fit, the format in fewer words before anything is left out;
+        then what is left of share, size and bits per weight, the last kept longest.
+    """
+    share, size, bits = share_line(overview), size_words(overview.size), bits_words(overview)
+    name = min(cell_len(overview.name), NAME_CELLS)
+    above: tuple[str, ...] = ()
+    for parts in (
+        (format_words(overview), share, seconds),
+        (format_words(overview), seconds),
+        (format_words(overview, 1), seconds),
+        (format_words(overview, 1),),
+    ):
+        above = parts
+        if name + sum(cell_len(part) + 2 for part in parts) <= width:
+            break
+    below = [part for part in (share if share not in above else "", size, bits) if part]
+    while len(below) > 1 and sum(cell_len(part) + 2 for part in below) - 2 > room:
+        below.pop(0)
+    return above, "  ".join(below)

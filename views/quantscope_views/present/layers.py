@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from quantscope.model import Finding
 
-from quantscope_views.lines import Line, Span, line, rule
+from quantscope_views.lines import Line, Span, fit, line, rule, wrap
 from quantscope_views.marks import SEVERITY_MARKS, glyph
 from quantscope_views.present.histogram import ASCII_BLOCKS, BLOCKS
-from quantscope_views.present.words import number_words
 
 if TYPE_CHECKING:
     from quantscope.session.inspection import Inspection, TensorState
@@ -98,50 +97,76 @@ def _worst(findings: Sequence[Finding]) -> dict[int, str]:
     return worst
 
 
+HEAD_CELLS = 11
+
+
 def layer_lines(
     layers: Sequence[LayerFacts], width: int, ascii_only: bool, mark: str
 ) -> list[Line]:
-    """The strip: one cell a layer, folded where there are more layers than cells."""
+    """The strip with its legend: one cell a layer, folded where there are more layers than cells."""
     if not layers:
         return []
-    per_line = max(8, width - 12)
-    lines = [rule("layer by layer", width, mark=mark)]
+    per_line = max(8, width - HEAD_CELLS - 1)
+    lines = [rule("layer by layer, one column a layer", width, mark=mark)]
+    legend = _legend(layers, ascii_only)
+    beside = width - HEAD_CELLS - min(len(layers), per_line) - 2
+    tails = all(len(words) <= beside for words in legend.values())
     for start in range(0, len(layers), per_line):
         part = layers[start : start + per_line]
-        lines += _strip(part, ascii_only)
+        lines += _strip(part, ascii_only, legend, tails and not start)
+    if not tails:
+        for name, words in legend.items():
+            lines += [line((f" {piece}", "dim")) for piece in wrap(f"{name}: {words}", width - 2)]
     return lines
 
 
-def _strip(part: Sequence[LayerFacts], ascii_only: bool) -> list[Line]:
-    about = tuple(
-        f"layer {layer.number}: {layer.bits:.2f} bits a weight"
-        + (f", worst finding {SEVERITY_MARKS[layer.severity].word}" if layer.severity else "")
-        + (
-            f", largest |mean(code-zero)| {layer.error:.3f} steps as the files claim"
-            if layer.error is not None
-            else ""
-        )
-        for layer in part
-    )
-    numbers = "".join(str(layer.number % 10) for layer in part)
-    bits = "".join(number_words(round(layer.bits), 2)[-1:] for layer in part)
-    lines = [
-        line((" layer     ", "head"), (numbers, "dim"), about=about),
-        line((" bits      ", "head"), (bits, "number"), about=about),
+def _legend(layers: Sequence[LayerFacts], ascii_only: bool) -> dict[str, str]:
+    """What each row of the strip shows, with its scale."""
+    none = "." if ascii_only else "·"
+    legend = {
+        "layer": "last digit of the layer's number",
+        "bits": "bits a weight, rounded; + from 10",
+        "finding": f"worst above note; {none} none",
+    }
+    if any(layer.error is not None for layer in layers):
+        legend["off"] = "|mean(code-zero)|, full at 1 step"
+    return legend
+
+
+def _strip(
+    part: Sequence[LayerFacts], ascii_only: bool, legend: dict[str, str], tails: bool
+) -> list[Line]:
+    blocks = ASCII_BLOCKS if ascii_only else BLOCKS
+    cells = {
+        "layer": [Span("".join(str(layer.number % 10) for layer in part), "dim")],
+        "bits": [Span("".join(_digit(layer.bits) for layer in part), "number")],
+        "finding": [_finding_span(layer, ascii_only) for layer in part],
+        "off": [Span("".join(_bar(layer.error, blocks) for layer in part), "bar")],
+    }
+    return [
         Line(
             spans=(
-                Span(" finding   ", "head"),
-                *(_finding_span(layer, ascii_only) for layer in part),
+                Span(fit(f" {name}", HEAD_CELLS), "head"),
+                *cells[name],
+                Span(f"  {words}" if tails else "", "dim"),
             ),
-            about=about,
-        ),
+            about=(f"{name}: {words}", *(_layer_words(layer) for layer in part)),
+        )
+        for name, words in legend.items()
     ]
-    if any(layer.error is not None for layer in part):
-        blocks = ASCII_BLOCKS if ascii_only else BLOCKS
-        bars = "".join(_bar(layer.error, blocks) for layer in part)
-        tail = "  |mean(code-zero)|, full at 1 step"
-        lines.append(line((" off       ", "head"), (bars, "bar"), (tail, "dim"), about=about))
-    return lines
+
+
+def _layer_words(layer: LayerFacts) -> str:
+    words = f"layer {layer.number}: {layer.bits:.2f} bits a weight"
+    if layer.severity:
+        words += f", worst finding {SEVERITY_MARKS[layer.severity].word}"
+    if layer.error is not None:
+        words += f", largest |mean(code-zero)| {layer.error:.3f} steps as the files claim"
+    return words
+
+
+def _digit(bits: float) -> str:
+    return "+" if round(bits) > 9 else str(round(bits))
 
 
 def _finding_span(layer: LayerFacts, ascii_only: bool) -> Span:

@@ -6,7 +6,7 @@ import msgspec
 from quantscope.model import Reading
 from quantscope.session.inspection import TensorState
 
-from quantscope_views.present.words import convention_words
+from quantscope_views.present.words import short_convention
 
 
 class ReadingChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,8 +73,8 @@ class ReadingChoice(msgspec.Struct, frozen=True, kw_only=True):
         says = "file says" if self.declared else "custom says"
         if shown.zero_convention != claimed.zero_convention:
             return (
-                f"WHAT-IF zero = {convention_words(shown.zero_convention)}",
-                f"{says} {convention_words(claimed.zero_convention)}",
+                f"WHAT-IF zero = {short_convention(shown.zero_convention)}",
+                f"{says} {short_convention(claimed.zero_convention)}",
             )
         if shown.packing != claimed.packing:
             return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import msgspec
 from quantscope.model import Evidence
 
 from quantscope_views.present.layers import LayerFacts, layers_of
-from quantscope_views.present.words import reading_words
+from quantscope_views.present.words import kind_of
 
 if TYPE_CHECKING:
     from quantscope.session.inspection import Inspection, TensorState
@@ -48,7 +49,8 @@ class ScanTally(msgspec.Struct, frozen=True, kw_only=True):
     """By family: how many modules' codes speak for each zero convention."""
     odd_modules: dict[str, tuple[str, ...]] = {}
     """By family: the first modules that fall on another side than most."""
-    format_words: str = ""
+    kinds: tuple[tuple[str, int], ...] = ()
+    """Kinds of tensors with counts, most first."""
 
 
 def tally_of(inspection: Inspection) -> ScanTally:
@@ -80,7 +82,7 @@ def tally_of(inspection: Inspection) -> ScanTally:
         module_counts=counts,
         sides=sides,
         odd_modules=outliers,
-        format_words=_format_words(states),
+        kinds=_kinds(states),
     )
 
 
@@ -132,9 +134,11 @@ def _statistics(
     )
 
 
-def _format_words(states: Sequence[TensorState]) -> str:
-    """The format of the tensor in the middle, which the headline names."""
-    if not states:
-        return ""
-    state = states[len(states) // 2]
-    return reading_words(state.reading, state.contract.value("symmetric"))
+def _kinds(states: Sequence[TensorState]) -> tuple[tuple[str, int], ...]:
+    """What the tensors are, with the family where there are several."""
+    counts = Counter((state.tensor.word, kind_of(state)) for state in states)
+    several = len({family for family, _ in counts}) > 1
+    return tuple(
+        (f"{family} {words}" if several else words, count)
+        for (family, words), count in counts.most_common()
+    )

@@ -11,11 +11,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from quantscope.containers.records import StoredTensor
-from quantscope.model import Contract, LogicalTensor, Reading
+from quantscope.model import Contract, LogicalTensor
+from quantscope.report.words import kind_words, short_group_words
 from quantscope.session.inspection import TensorState
 
 from quantscope_views.marks import MATCH_MARKS, MATCH_ORDER
-from quantscope_views.present.words import element_words, group_words, shape_words
+from quantscope_views.present.words import shape_words
 
 RANK = {match: position for position, match in enumerate(MATCH_ORDER)}
 NOT_CHECKED = RANK["not_checked"]
@@ -77,8 +78,8 @@ class FactsMaker:
             word=tensor.word,
             shape=shape,
             nbytes=nbytes,
-            format=element_words(reading.element) if reading is not None else "?",
-            group=_group_of(reading),
+            format=kind_words(state.contract.value("element")) or "?",
+            group=short_group_words(state.contract.value("group")),
             contract_id=self.contract_id(state),
             match=match,
             bits=8 * nbytes / elements if elements else 0.0,
@@ -97,13 +98,6 @@ class FactsMaker:
             found = hashlib.sha256(f"{state.tensor.word}{text}".encode()).hexdigest()[:4]
             self._ids[text] = found
         return found
-
-
-def _group_of(reading: Reading | None) -> str:
-    """Group words; none for ggml types, whose name fixes the group."""
-    if reading is None or reading.packing.order == "ggml":
-        return ""
-    return group_words(reading.contract_values().get("group"))
 
 
 def worst_match(state: TensorState) -> tuple[str, tuple[str, ...]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from quantscope.model import Evidence, FieldState, Finding
+from quantscope.report.words import CONFIDENCE_WORDS, STRENGTH_WORDS, value_words, who_words
 from quantscope.text import inert
 
 from quantscope_views.lines import (
@@ -21,19 +22,20 @@ from quantscope_views.lines import (
     shown_name,
     wrap,
 )
-from quantscope_views.marks import SEVERITY_MARKS, STRENGTH_WORDS, glyph
+from quantscope_views.marks import SEVERITY_MARKS, glyph
 from quantscope_views.place import Place
 from quantscope_views.present.headline import Overview
+from quantscope_views.present.numbers import finding_numbers, step_numbers_words
 from quantscope_views.present.scan_tally import ScanTally
 from quantscope_views.present.words import (
-    convention_words,
     count_words,
+    kind_of,
     offset_words,
-    reading_words,
     share_words,
     signed,
     size_words,
-    value_words,
+    stored_words,
+    zero_words,
 )
 
 if TYPE_CHECKING:
@@ -41,8 +43,6 @@ if TYPE_CHECKING:
 
 MAX_MEMBERS = 200
 """Members listed beside a finding at most; the Tensors screen lists all."""
-
-WHO_WORDS = {"producer": "producer", "config": "config", "reader": "reader", "nobody": "-"}
 
 NOT_RUN: tuple[tuple[str, str], ...] = (
     ("against base", "needs --base"),
@@ -64,6 +64,8 @@ class TriageFacts(msgspec.Struct, frozen=True, kw_only=True):
     rules_error: str | None = None
     ran: tuple[str, ...] = ()
     """Kinds of checks that ran in this session."""
+    scanning: bool = False
+    """Whether a scan still runs, so that more may be found."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -81,8 +83,11 @@ def needs_you_title(facts: TriageFacts) -> str:
     }.get(facts.stage, "")
     if facts.partial:
         tail = " (partial)"
+    if facts.scanning and not tail:
+        tail = " (so far)"
     if not kinds:
-        return f"NEEDS YOU: nothing above note{tail}"
+        found = "nothing above note" if facts.findings else "nothing found"
+        return f"NEEDS YOU: {found}{tail}"
     return f"NEEDS YOU: {count_words(kinds, 'kind')}{tail}"
 
 
@@ -111,7 +116,7 @@ def finding_lines(facts: TriageFacts, width: int, ascii_only: bool) -> list[Line
                     Span(fit(mark.word, 12), mark.tone),
                     Span(fit(cut_end(inert(headline_of(finding)), room), room) + " "),
                     Span(fit(members, members_width), "number"),
-                    Span(" " + fit(WHO_WORDS.get(finding.who, finding.who), who_width)),
+                    Span(" " + fit(who_words(finding.who), who_width)),
                 ),
                 about=finding_about(finding),
                 target=Place(
@@ -129,7 +134,7 @@ def headline_of(finding: Finding) -> str:
     """A finding in as few words as a line holds; the message in full stands under `why`."""
     declared, inferred = finding.data.get("declared"), finding.data.get("inferred")
     if finding.subject.field == "zero_convention" and declared and inferred:
-        return f"config: zero = {convention_words(declared)}; codes: {convention_words(inferred)}"
+        return f"config: {zero_words(declared)}; codes: {stored_words(inferred)}"
     return finding.message
 
 
@@ -143,20 +148,20 @@ def empty_lines(facts: TriageFacts, width: int) -> list[Line]:
     else:
         tensors = count_words(len(inspection.states), "tensor")
         rules = count_words(len(inspection.rules_run), "rule")
-        text = f"nothing found in what was read ({rules}, {tensors}); not run: " + ", ".join(
-            what for what, _ in NOT_RUN if what not in facts.ran
-        )
+        so_far = " so far, the scan still runs" if facts.scanning else ""
+        text = f"nothing found in what was read ({rules}, {tensors}){so_far}; not run: "
+        text += ", ".join(what for what, _ in NOT_RUN if what not in facts.ran)
     return [line((" " + piece, "dim")) for piece in wrap(text, width - 2)]
 
 
 def finding_about(finding: Finding) -> tuple[str, ...]:
     """How a finding is known: its rule, the strength of its evidence, its numbers."""
-    sure = "proved" if finding.confidence == "proved" else STRENGTH_WORDS[finding.confidence]
+    sure = CONFIDENCE_WORDS[finding.confidence]
     lines = [
         f"{finding.code} {finding.name}: {finding.message}",
         f"severity {SEVERITY_MARKS[finding.severity].word}, evidence {sure}",
     ]
-    lines += [f"{key}: {_plain(value)}" for key, value in sorted(finding.data.items())]
+    lines += finding_numbers(finding)
     if finding.would_settle:
         lines.append(f"would settle it: {finding.would_settle}")
     lines.append(f"rule page: quantscope rule {finding.code}")
@@ -215,7 +220,7 @@ def member_lines(
     lines = [rule(f"members, {len(finding.members)}", width, mark=mark)]
     for name in finding.members[:MAX_MEMBERS]:
         state = states.get(name)
-        words = reading_words(state.reading) if state is not None else ""
+        words = kind_of(state) if state is not None else ""
         room = max(10, width - cells(words) - 4)
         lines.append(
             Line(
@@ -298,7 +303,7 @@ def set_statistic_lines(step: Evidence, field: FieldState, width: int) -> list[L
         low, high = numbers.get(f"mean_{value}_min"), numbers.get(f"mean_{value}_max")
         if low is None or high is None:
             continue
-        words = f"             zero = {fit(convention_words(value), 10)}"
+        words = f"             {fit(zero_words(value), 17)}"
         words += f" {signed(float(low))} .. {signed(float(high))}"
         modules = numbers.get(f"modules_{value}")
         fits = f"   <- fits, {modules} of {numbers['modules']}" if value == wanted else ""
@@ -319,9 +324,7 @@ def evidence_about(steps: Iterable[Evidence]) -> tuple[str, ...]:
         verdict = f"speaks for {supports}" if supports else "decides nothing"
         strength = f" ({STRENGTH_WORDS[step.strength]})" if step.strength else ""
         sentences.append(f"{step.method}: {verdict}{strength}")
-        if step.numbers:
-            pairs = ", ".join(f"{key} {_plain(value)}" for key, value in step.numbers.items())
-            sentences.append(f"  numbers: {pairs}")
+        sentences += [f"  {words}" for words in step_numbers_words(step)]
         if step.sample:
             sample = step.sample
             sentences.append(f"  sample: {sample.examined} of {sample.total} {sample.unit}")
@@ -387,21 +390,19 @@ def looked_at_lines(facts: TriageFacts, width: int) -> list[Line]:
     lines += labelled(
         "elsewhere", "task quality, serving: nobody told this tool anything", width, tone="dim"
     )
-    worst = [f for f in facts.findings if f.severity != "note"]
-    counted = (
-        count_words(sum(1 for _ in worst), "finding") + " above note" if worst else "no finding"
-    )
-    missing = sum(what not in facts.ran for what, _ in NOT_RUN)
-    lines.append(
-        line(
-            (
-                f" Nothing here says the model is good: {counted}, "
-                f"{count_words(missing, 'check')} not run.",
-                "dim",
-            )
-        )
-    )
-    return lines
+    return [*lines, line((cut_end(f" {closing_words(facts)}", width), "dim"))]
+
+
+def closing_words(facts: TriageFacts) -> str:
+    """What nobody may conclude: what was found, while a scan runs so far, and how much was not run."""
+    missing = count_words(sum(what not in facts.ran for what, _ in NOT_RUN), "check")
+    worst = sum(finding.severity != "note" for finding in facts.findings)
+    found = "nothing above note" if facts.findings else "nothing found"
+    if worst:
+        found = f"{count_words(worst, 'finding')} above note"
+    if facts.scanning:
+        return f"The scan still runs; so far {found}; {missing} not run."
+    return f"Nothing here says the model is good: {found}, {missing} not run."
 
 
 NOT_RUN_ABOUT = (

@@ -1,23 +1,17 @@
-"""Numbers and contract values in the words of the screens."""
+"""Numbers in the words of the screens; contract values come in the words of the engine."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
-from quantscope.model import Reading
+from quantscope.report.words import ZERO_WORDS, kind_words
 from quantscope.text import inert
 
 from quantscope_views.marks import CONVENTION_WORDS
 
-ZERO_WORDS: Mapping[str, str] = {
-    "none": "none",
-    "fixed": "fixed midpoint",
-    "integer": "stored integer",
-    "float_zero": "stored float",
-    "additive_min": "additive minimum",
-}
+if TYPE_CHECKING:
+    from quantscope.session.inspection import TensorState
 
 
 def size_words(nbytes: int) -> str:
@@ -92,110 +86,24 @@ def shape_words(shape: tuple[int, ...] | list[int]) -> str:
     return "[" + ", ".join(str(extent) for extent in shape) + "]"
 
 
-def convention_words(value: Any) -> str:
-    """A zero convention as the screens say it."""
-    return CONVENTION_WORDS.get(str(value), str(value))
+def zero_words(convention: object) -> str:
+    """A zero convention as people read it: `zero = stored + 1`."""
+    return ZERO_WORDS.get(str(convention), str(convention))
 
 
-def group_words(group: Mapping[str, Any] | None) -> str:
-    """`g128`, `per channel`, `128x128`, `flat 64`."""
-    if not group:
-        return "-"
-    axis, size = group.get("axis"), group.get("size")
-    if axis == "in":
-        text = f"g{size}" if size else "per channel"
-    elif axis == "block" and isinstance(size, (list, tuple)):
-        text = "x".join(str(extent) for extent in size)
-    elif axis == "out":
-        text = f"g{size} along out"
-    elif axis == "flat":
-        text = f"flat {size}"
-    else:
-        text = {"channel": "per channel", "tensor": "per tensor", "none": "-"}.get(
-            str(axis), str(axis)
-        )
-    outer = group.get("outer")
-    if isinstance(outer, list) and outer:
-        text += " in " + " in ".join(group_words(level) for level in outer)
-    return text
+def stored_words(convention: object) -> str:
+    """What a zero convention uses as the zero: `stored + 1`."""
+    return zero_words(convention).removeprefix("zero = ")
 
 
-def value_words(field: str, value: Any, *, long: bool = False) -> str:
-    """A contract value in one short phrase."""
-    if value is None:
-        return "-"
-    if field == "zero_convention":
-        return f"zero = {convention_words(value)}" if value != "not_applicable" else "n/a"
-    if field == "zero":
-        return ZERO_WORDS.get(str(value), str(value))
-    if field == "group" and isinstance(value, dict):
-        return group_words(value) if "axis" in value else _pairs(value)
-    if field == "shape" and isinstance(value, (list, tuple)):
-        return shape_words(list(value))
-    if field == "scale" and isinstance(value, dict):
-        return _scale_words(value)
-    if field == "packing" and isinstance(value, dict):
-        return _packing_words(value)
-    if field == "arithmetic" and isinstance(value, dict):
-        return str(value.get("rule", "")) if not long else _pairs(value)
-    if field == "symmetric" and isinstance(value, bool):
-        return "symmetric" if value else "asymmetric"
-    if isinstance(value, dict):
-        return _pairs(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return inert(str(value))
+def short_convention(convention: object) -> str:
+    """A zero convention where there is room for one word: `stored+1`."""
+    return CONVENTION_WORDS.get(str(convention), str(convention))
 
 
-def _scale_words(value: Mapping[str, Any]) -> str:
-    words = [str(value["dtype"])] if "dtype" in value else []
-    direction = value.get("direction")
-    if direction == "divide":
-        words.append("divides")
-    if value.get("signed"):
-        words.append("signed")
-    second = value.get("second_level")
-    if isinstance(second, dict):
-        words.append(f"x {second.get('dtype')} per {second.get('per') or 'tensor'}")
-        if second.get("direction") == "divide":
-            words.append("(divides)")
-    return " ".join(words) or _pairs(value)
-
-
-def _packing_words(value: Mapping[str, Any]) -> str:
-    words = []
-    if "word" in value:
-        words.append(str(value["word"]))
-    if value.get("axis") in ("in", "out"):
-        words.append(f"along {value['axis']}")
-    elif "axis" in value:
-        words.append(str(value["axis"]))
-    if "order" in value:
-        words.append(str(value["order"]))
-    return " ".join(words)
-
-
-def _pairs(value: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {item}" for key, item in value.items())
-
-
-def element_words(element: str) -> str:
-    """`u4` as `int4`; other elements as the contract names them."""
-    if element[:1] in "us" and element[1:].isdigit():
-        return f"int{element[1:]}"
-    return element
-
-
-def reading_words(reading: Reading | None, symmetric: Any = None) -> str:
-    """A reading in three words: `int4 g128 asym`."""
-    if reading is None:
-        return "no reading"
-    values = reading.contract_values()
-    words = [element_words(reading.element)]
-    group = group_words(values.get("group"))
-    if group != "-" and reading.packing.order != "ggml":
-        words.append(group)
-    known = values.get("symmetric", symmetric)
-    if isinstance(known, bool) and reading.zero in ("integer", "fixed"):
-        words.append("sym" if known else "asym")
-    return " ".join(words)
+def kind_of(state: TensorState) -> str:
+    """What a tensor is in the words that a scan uses: `int4 g128 asym`."""
+    contract = state.contract
+    return inert(
+        kind_words(contract.value("element"), contract.value("group"), contract.value("symmetric"))
+    )

@@ -10,6 +10,7 @@ from quantscope.decode.parts import Window
 from quantscope.decode.window import window_parts
 from quantscope.errors import QuantscopeError
 from quantscope.model import Evidence, FieldState, Reading
+from quantscope.report.words import STRENGTH_WORDS, value_words
 from quantscope.session.inspection import TensorState
 
 from quantscope_views.lines import (
@@ -24,7 +25,6 @@ from quantscope_views.lines import (
     shown_name,
     wrap,
 )
-from quantscope_views.marks import STRENGTH_WORDS
 from quantscope_views.place import Place
 from quantscope_views.present.bytes_group import group_of
 from quantscope_views.present.bytes_model import Shown
@@ -34,13 +34,11 @@ from quantscope_views.present.histogram import number_line, scale_line
 from quantscope_views.present.scan_tally import ScanTally
 from quantscope_views.present.triage import evidence_about
 from quantscope_views.present.words import (
-    ZERO_WORDS,
-    convention_words,
     fixed_words,
     offset_words,
     shape_words,
     signed,
-    value_words,
+    zero_words,
 )
 
 SHOWN_ZEROS = 8
@@ -167,7 +165,7 @@ def _no_choice_lines(state: TensorState, width: int, mark: str) -> list[Line]:
     lines = [rule("zero point", width, mark=mark)]
     if reading is None:
         return [*lines, *labelled("zero", "no reading fits, so no zero is known", width)]
-    words = ZERO_WORDS.get(reading.zero, reading.zero)
+    words = value_words("zero", reading.zero)
     if reading.zero == "fixed":
         words += f" {reading.midpoint}: weight = (code - {reading.midpoint}) * scale"
     lines += labelled(
@@ -186,9 +184,7 @@ def _no_choice_lines(state: TensorState, width: int, mark: str) -> list[Line]:
 def _head_line(pair: Sequence[str], column: int) -> Line:
     spans = [Span(" " * LABEL)]
     for letter, convention in zip("AB", pair, strict=False):
-        spans.append(
-            Span(fit(f"{letter}  zero = {convention_words(convention)}", column), "strong")
-        )
+        spans.append(Span(fit(f"{letter}  {zero_words(convention)}", column), "strong"))
     return Line(spans=tuple(spans))
 
 

@@ -11,11 +11,11 @@ from textual.widget import Widget
 
 from quantscope_views.lines import Line, line, rule
 from quantscope_views.place import Place
-from quantscope_views.present.headline import Overview, headline_parts
+from quantscope_views.present.headline import headline_rows
 from quantscope_views.present.states import progress_words
 from quantscope_views.present.words import seconds_words
 from quantscope_views.widgets.key_line import KeyLine
-from quantscope_views.widgets.top_line import TopLine, head_line
+from quantscope_views.widgets.top_line import PROGRAM, TopLine, head_line, tabs_room
 
 if TYPE_CHECKING:
     from quantscope_views.app import QuantscopeApp
@@ -93,7 +93,15 @@ class BaseScreen(Screen[Any]):
         overview = workspace.overview
         if overview is None:
             return line((" quantscope  ", "head"), (workspace.ascii_name, "strong"))
-        return head_line(overview.name, headline_parts(overview, self._seconds()), width)
+        return head_line(overview.name, self._headline_rows(width)[0], width)
+
+    def _headline_rows(self, width: int) -> tuple[tuple[str, ...], str]:
+        """Facts beside the name, and those that the second line has room for."""
+        overview = self.workspace.overview
+        if overview is None:
+            return (), ""
+        room = width - len(PROGRAM) - 1
+        return headline_rows(overview, self._seconds(), room, tabs_room(width))
 
     def _seconds(self) -> str:
         job = self.workspace.job("scan")
@@ -102,7 +110,7 @@ class BaseScreen(Screen[Any]):
         return seconds_words(job.elapsed_s) if not self.qapp.fixed_times else "0.0s"
 
     def right_note(self) -> tuple[str, str]:
-        """A running job, or bits per weight."""
+        """A running job, or what of the checkpoint the first line has no room for."""
         running = self.workspace.running
         if running:
             job = running[-1]
@@ -110,7 +118,7 @@ class BaseScreen(Screen[Any]):
             return f"{words}  x stop", "check"
         if self.workspace.partial:
             return f"PARTIAL: {self.workspace.partial}", "check"
-        return bits_words(self.workspace.overview), "plain"
+        return self._headline_rows(self.size.width)[1], "plain"
 
     @property
     def lacks_focus(self) -> bool:
@@ -125,10 +133,3 @@ class BaseScreen(Screen[Any]):
     def step_finding(self, delta: int) -> None:
         """To the next or previous finding."""
         self.qapp.step_workspace_finding(delta)
-
-
-def bits_words(overview: Overview | None) -> str:
-    """`4.27 bits/weight`."""
-    if overview is None or overview.bits_per_weight is None:
-        return ""
-    return f"{overview.bits_per_weight:.2f} bits/weight"

@@ -38,6 +38,7 @@ class TriageScreen(BaseScreen):
 
     name_in_tabs = "triage"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_for("triage")]
+    _scanning = False
 
     def compose_body(self) -> Iterable[Widget]:
         """Findings, why, what was looked at; or a state."""
@@ -53,9 +54,10 @@ class TriageScreen(BaseScreen):
     def workspace_changed(self, what: str) -> None:
         """Show findings and what they rest on."""
         self.refresh_top()
-        if what == "job" and self.workspace.overview is not None:
-            return
         facts = self.workspace.triage()
+        if what == "job" and facts is not None and facts.scanning == self._scanning:
+            return
+        self._scanning = facts is not None and facts.scanning
         trouble = self.workspace.trouble()
         state = self.query_one("#state", StatePane)
         body = self.query_one("#triage-body", Container)

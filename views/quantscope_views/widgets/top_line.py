@@ -55,23 +55,25 @@ class TopLine(LinesView, can_focus=False):
         return _with_tail(spans, used, right, tone, width)
 
 
+PROGRAM = " quantscope  "
+
+
 def head_line(name: str, parts: tuple[str, ...], width: int) -> Line:
-    """Program, name and as many facts as fit, dropped from the one before the last."""
-    kept = list(parts)
-    while len(kept) > 1 and len(" quantscope  ") + 16 + sum(cells(p) + 2 for p in kept) > width:
-        kept.pop(-2 if len(kept) > 2 else -1)
-    tail = "  ".join(kept)
-    room = max(8, width - len(" quantscope  ") - cells(tail) - 3)
-    shown = cut_middle(name, room)
-    left = f" quantscope  {shown}  "
-    gap = max(0, width - cells(left) - cells(tail) - 1)
+    """Program, name and facts; the name is cut in the middle to what they leave."""
+    tail = "  ".join(parts)
+    room = max(8, width - len(PROGRAM) - cells(tail) - 3)
     return Line(
         spans=(
-            Span(" quantscope  ", "head"),
-            Span(shown + "  ", "strong"),
-            Span(" " * min(gap, 2) + tail),
+            Span(PROGRAM, "head"),
+            Span(cut_middle(name, room) + "  ", "strong"),
+            Span(tail),
         )
     )
+
+
+def tabs_room(width: int) -> int:
+    """Cells beside the names of the screens."""
+    return width - sum(len(title) + 2 for _, title in TABS) - 2
 
 
 def _with_tail(spans: list[Span], used: int, right: str, tone: str, width: int) -> Line:

@@ -1,0 +1,188 @@
+"""What people read in the app: the words of a scan, numbers with a meaning and a unit, nothing said too early."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from quantscope.checkpoint import Checkpoint
+from quantscope.cli.main import run
+from quantscope.model import Evidence, Finding, Subject
+from quantscope.rules.catalogue import judge
+from quantscope.session.inspection import Inspection
+from quantscope.session.pipeline import inspect
+from quantscope_views.lines import cells
+from quantscope_views.present.headline import (
+    Overview,
+    format_words,
+    grouped_overview,
+    headline_rows,
+    overview_of,
+)
+from quantscope_views.present.layers import LayerFacts, layer_lines
+from quantscope_views.present.numbers import finding_numbers, step_numbers_words
+from quantscope_views.present.scan_tally import ScanTally, tally_of
+from quantscope_views.present.tensor_table import FactsMaker
+from quantscope_views.present.triage import (
+    TriageFacts,
+    closing_words,
+    empty_lines,
+    finding_about,
+    finding_lines,
+    needs_you_title,
+)
+from ui_driver import gptq_folder
+
+SAMPLES = Path(__file__).resolve().parents[1] / "sample_checkpoints"
+
+
+def seen(path: Path) -> tuple[Inspection, Overview]:
+    """A judged inspection and the overview that screens show of it."""
+    checkpoint = Checkpoint.open(str(path))
+    found = inspect(checkpoint, judge=judge)
+    overview = grouped_overview(checkpoint, overview_of(checkpoint))
+    return found, msgspec.structs.replace(overview, kinds=tally_of(found).kinds)
+
+
+def facts_of(path: Path, **changes: object) -> TriageFacts:
+    """What Triage shows of a checkpoint."""
+    found, overview = seen(path)
+    facts = TriageFacts(overview=overview, inspection=found, tally=tally_of(found), stage="sample")
+    return msgspec.structs.replace(facts, **changes)
+
+
+@pytest.mark.parametrize(
+    "sample",
+    ["smol-w4-liar", "smol-ct-nvfp4", "smol-bnb-nf4", "smol-gguf-q4_k_m", "smol-ct-fp8-block",
+     "smol-ct-int8", "smol-awq-w4", "smol-mlx-q4"],
+)  # fmt: skip
+def test_the_headline_and_a_scan_name_the_format_in_the_same_words(
+    sample: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, overview = seen(SAMPLES / sample)
+    run(["scan", str(SAMPLES / sample)])
+    scanned = capsys.readouterr().out.splitlines()[1]
+    assert scanned.startswith(format_words(overview)), scanned
+
+
+def test_rows_of_tensors_name_elements_as_a_scan_does() -> None:
+    found, _ = seen(SAMPLES / "smol-ct-nvfp4")
+    rows = {(f.format, f.group) for f in map(FactsMaker().facts, found.states)}
+    assert rows == {("fp4", "g16")}
+
+
+def test_who_must_act_is_said_as_a_scan_says_it() -> None:
+    facts = facts_of(SAMPLES / "smol-gguf-q4_k_m")
+    assert facts.findings[0].who == "nobody"
+    assert finding_lines(facts, 80, False)[0].text.rstrip().endswith(" -")
+
+
+def test_people_read_zero_conventions_in_words_never_as_programs_write_them() -> None:
+    facts = facts_of(SAMPLES / "smol-w4-liar")
+    finding = facts.findings[0]
+    shown = [line.text for line in finding_lines(facts, 100, False)]
+    assert "config: zero = stored + 1; codes: stored" in shown[0]
+    data = "\n".join(finding_numbers(finding))
+    assert "declared: zero = stored + 1" in data
+    assert "inferred: zero = stored" in data
+    assert "as_is" not in data
+    assert "minus_one" not in data
+
+
+def test_all_facts_of_the_headline_stand_in_its_two_lines_at_80_columns() -> None:
+    _, overview = seen(SAMPLES / "smol-ct-nvfp4")
+    above, below = headline_rows(overview, "0.4s", 80 - 14, 44)
+    assert sum(cells(part) + 2 for part in above) + 12 <= 66
+    assert "fp4 g16 sym" in above[0]
+    assert below.endswith("bits/weight")
+    assert "quantized" in below
+    assert len(below) <= 44
+    wide, rest = headline_rows(overview, "0.4s", 140, 120)
+    assert wide[1:] == ("6/12 quantized", "0.4s")
+    assert "quantized" not in rest
+
+
+def test_a_format_too_long_for_the_line_names_its_commonest_kind() -> None:
+    overview = Overview(
+        path="m", name="model", size=1, files=1, files_parsed=1, stored=3, grouped=True,
+        families=(("gguf", 3),), kinds=tuple((f"kind number {i}", 9 - i) for i in range(5)),
+    )  # fmt: skip
+    above, _ = headline_rows(overview, "1.0s", 60, 40)
+    assert above[0] == "gguf kind number 0 x9, 4 other kinds"
+
+
+def test_numbers_of_a_finding_have_a_meaning_and_a_unit() -> None:
+    finding = next(f for f in facts_of(SAMPLES / "smol-w4-liar").findings if f.code == "QZ002")
+    said = list(finding_numbers(finding))
+    assert "largest stored zero: 9 .. 11 over 4 tensors" in said
+    assert any(s.startswith("mean(code - zero) if zero = stored: ") and "steps" in s for s in said)
+    assert "sum" not in " ".join(said)
+    assert "{" not in " ".join(finding_about(finding))
+
+
+def test_counts_add_up_over_tensors_and_extremes_do_not() -> None:
+    finding = Finding(
+        code="QS004", name="n", kind=None, severity="warning", confidence="proved", message="m", count=4,
+        who="producer", subject=Subject(),
+        data={"negative": {"min": 2, "max": 5, "sum": 14}, "unknown": {"min": 1, "max": 2, "sum": 3},
+              "stored_max": {"min": 9, "max": 11, "sum": 40}, "actual_bytes": 4096},
+    )  # fmt: skip
+    assert list(finding_numbers(finding)) == [
+        "negative values: 14 in all, 2 .. 5 a tensor",
+        "largest stored zero: 9 .. 11 over 4 tensors",
+        "stored: 4096 B",
+    ]
+
+
+def test_numbers_of_an_evidence_step_are_sentences() -> None:
+    step = Evidence(
+        field="zero_convention", method="code statistic", supports=("as_is",), strength="strong",
+        numbers={"groups": 512, "mean_minus_one": -0.998, "standard_error_as_is": 0.0096,
+                 "modules_as_is": 4, "mean_as_is_max": 0.02, "nosuch": 3},
+    )  # fmt: skip
+    assert list(step_numbers_words(step)) == [
+        "groups counted: 512",
+        "mean(code - zero) if zero = stored + 1: -0.9980 steps",
+        "standard error of that mean if zero = stored: +0.0096 steps",
+        "modules whose codes fit zero = stored: 4",
+        "highest mean(code - zero) of a module if zero = stored: +0.0200 steps",
+    ]
+
+
+def test_nothing_is_concluded_while_a_scan_runs(tmp_path: Path) -> None:
+    folder, _ = gptq_folder(tmp_path / "good", count=2)
+    ended = facts_of(folder)
+    assert closing_words(ended) == (
+        "Nothing here says the model is good: nothing found, 3 checks not run."
+    )
+    runs = facts_of(folder, scanning=True)
+    assert closing_words(runs) == "The scan still runs; so far nothing found; 3 checks not run."
+    assert needs_you_title(runs) == "NEEDS YOU: nothing found (so far)"
+    assert "the scan still runs" in " ".join(line.text for line in empty_lines(runs, 200))
+
+
+def test_notes_are_something_that_was_found() -> None:
+    noted = facts_of(SAMPLES / "smol-gguf-q4_k_m")
+    assert {finding.severity for finding in noted.findings} == {"note"}
+    assert needs_you_title(noted) == "NEEDS YOU: nothing above note"
+    assert "nothing above note" in closing_words(noted)
+    assert all(
+        len(closing_words(facts)) < 79 for facts in (noted, facts_of(SAMPLES / "smol-w4-liar"))
+    )
+
+
+@pytest.mark.parametrize(("width", "count"), [(80, 2), (80, 32), (80, 61), (160, 200), (60, 100)])
+def test_every_row_of_the_layer_strip_has_its_legend(width: int, count: int) -> None:
+    layers = [LayerFacts(number=i, bits=4.5 + i % 9, error=0.1) for i in range(count)]
+    lines = layer_lines(layers, width, False, "-")
+    text = "\n".join(line.text for line in lines)
+    for words in ("last digit of the layer's number", "bits a weight, rounded; + from 10",
+                  "worst above note; · none", "|mean(code-zero)|, full at 1 step"):  # fmt: skip
+        assert words in " ".join(text.split())
+    assert all(cells(line.text) <= width for line in lines)
+    assert "+" in next(line.text for line in lines if line.text.startswith(" bits")) or count < 6
+
+
+def test_an_empty_tally_is_no_layer() -> None:
+    assert layer_lines(ScanTally().layers, 80, False, "-") == []
