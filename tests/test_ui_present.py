@@ -21,8 +21,8 @@ from quantscope_views.present.contract import contract_lines, equation_lines
 from quantscope_views.present.headline import grouped_overview, overview_of
 from quantscope_views.present.histogram import bar_line, number_line
 from quantscope_views.present.layers import layer_of
+from quantscope_views.present.logits import kl_strip
 from quantscope_views.present.reading_choice import choice_of
-from quantscope_views.present.run import kl_strip
 from quantscope_views.present.scales import read_scale_facts, scale_lines
 from quantscope_views.present.scan_tally import tally_of
 from quantscope_views.present.tensor_rows import FlatRows, status_line

@@ -129,6 +129,8 @@ ACTIONS: tuple[Action, ...] = (
     _action("compare.contracts", "view: Contract differences", "Fields that differ.", "2"),
     _action("compare.values", "view: Values", "Decoded values of both sides.", "3"),
     _action("compare.only", "view: Only in one", "Tensors of one side only.", "4"),
+    _action("compare.logits", "view: Logits", "Logits of both sides on the same tokens.", "5"),
+    _action("compare.start-logits", "run: logits check of both sides", "Its cost stands on the Logits tab."),
     _action("compare.swap-rules", "what-if: swap the zero rules", "Each side by the other's rule.", "z", "swap rules", 25),
     _action("compare.choose-other", "run: choose the other checkpoint", "File or folder to compare with.", "o", "other", 24),
     _action("compare.two-readings", "run: compare two readings", "This checkpoint under the other zero rule."),

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from quantscope.session.pipeline import Judge, Scope
     from textual.app import App
 
+    from quantscope_views.present.run_facts import LogitsOffer
+
 Work = Callable[[CancelToken], None]
 
 FACTS_CHUNK = 500
@@ -248,6 +250,29 @@ class Bridge:
             self.post(messages.ResultReady(key, compute(token)))
 
         self.start(key, work, title)
+
+    def progress_of(self, key: str) -> Callable[[Progress], None]:
+        """Passes progress on as that of the job with a key."""
+
+        def progress(step: Progress) -> None:
+            self.post(messages.JobProgressed(msgspec.structs.replace(step, job=key)))
+
+        return progress
+
+    def logits(self, offer: LogitsOffer) -> None:
+        """Run an offered logits check; a stopped or failed one leaves what it had finished."""
+        from quantscope_views.present.run_facts import run_logits
+
+        self.small(
+            "check",
+            lambda token: run_logits(
+                offer.request,
+                self.progress_of("check"),
+                token,
+                lambda part: self.post(messages.ResultReady("check", part)),
+            ),
+            offer.title,
+        )
 
     def watch_files(self, checkpoint: Checkpoint) -> None:
         """See whether the files are still what they were when opened."""

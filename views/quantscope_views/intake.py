@@ -112,11 +112,12 @@ class Intake(App[int]):
 
     def _take_check(self, result: object) -> None:
         from quantscope.parity.model import ParityRun
-        from quantscope.probes.model import ProbeResult
+
+        from quantscope_views.present.run_facts import LogitsRun
 
         if isinstance(result, ParityRun):
             self.workspace.take_kernel_run(result)
-        elif isinstance(result, ProbeResult):
+        elif isinstance(result, LogitsRun):
             self.workspace.take_logits(result)
 
     def on_files_changed(self, message: messages.FilesChanged) -> None:

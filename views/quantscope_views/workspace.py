@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from quantscope.parity.model import ParityRun
     from quantscope.session.inspection import Inspection, TensorState
 
+    from quantscope_views.present.run_facts import LogitsRun
     from quantscope_views.present.tensor_table import TensorTable
 
 Outcome = Literal["running", "done", "stopped", "failed"]
@@ -65,7 +66,7 @@ class Workspace:
         self.finding_chosen = False
         self.ran: tuple[str, ...] = ()
         self.kernel_runs: list[ParityRun] = []
-        self.logits: ProbeResult | None = None
+        self.logits_runs: list[LogitsRun] = []
 
     @property
     def ascii_name(self) -> str:
@@ -116,8 +117,8 @@ class Workspace:
             partial=self.partial,
             rules_error=self.rules_error,
             ran=self.ran,
-        )
             scanning=any(job.key == "scan" for job in self.running),
+        )
 
     def take_inspection(self, inspection: Inspection, tally: ScanTally, stage: str) -> None:
         """A newer inspection replaces the old one.
@@ -162,10 +163,11 @@ class Workspace:
         if any(result.status == "executed" for result in run.results):
             self._note_ran("kernel check")
 
-    def take_logits(self, result: ProbeResult) -> None:
-        """A logits check ended."""
-        self.logits = result
-        self._note_ran("logits check")
+    def take_logits(self, run: LogitsRun) -> None:
+        """A logits check ended, or was ended."""
+        self.logits_runs.append(run)
+        if run.result is not None:
+            self._note_ran("logits check")
 
     def _note_ran(self, what: str) -> None:
         if what not in self.ran:

@@ -19,6 +19,7 @@ from quantscope.probes.decide import decide
 from quantscope.probes.figures import Pass
 from quantscope.probes.likeness import why_unlike
 from quantscope.probes.model import (
+    READING_STAGE,
     Control,
     LayerDifference,
     PairResult,
@@ -77,6 +78,7 @@ class LogitsCheck:
             QuantscopeError: the model cannot be built, tokens cannot be had, a logit is not finite.
         """
         with self._stack:
+            self._open_all()
             torch, _ = libraries()
             if self.request.threads:
                 torch.set_num_threads(self.request.threads)
@@ -99,6 +101,13 @@ class LogitsCheck:
             side = Side(inspect(checkpoint, Scope()))
             self._sides[path] = side
         return side
+
+    def _open_all(self) -> None:
+        paths = self._paths()
+        for number, path in enumerate(paths):
+            self.step(READING_STAGE, number, len(paths))
+            self._side(path)
+        self.step(READING_STAGE, len(paths), len(paths))
 
     def _refuse_unlike(self) -> None:
         reason = why_unlike([self._side(path).checkpoint for path in self._paths()])

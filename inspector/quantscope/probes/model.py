@@ -9,6 +9,9 @@ import msgspec
 TokenSource = Literal["ids", "text", "passage", "random"]
 Outcome = Literal["held", "did_not_hold", "inconclusive"]
 
+READING_STAGE = "reading"
+"""Stage of progress before the first pass: checkpoints are opened and their readings found."""
+
 DEFAULT_TARGETS = 64
 """Scored targets: 16 already gave t = 7 to 16 between readings that differ everywhere."""
 ACCEPT_T = 5.0

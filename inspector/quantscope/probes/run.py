@@ -9,9 +9,16 @@ from typing import Any
 import msgspec
 
 from quantscope.errors import CancelledError, MissingExtraError, QuantscopeError
+from quantscope.extras import install_hint
 from quantscope.parity.runner import ChildFailedError, Worker, default_memory
 from quantscope.probes.cost import estimate
-from quantscope.probes.model import ProbeFailure, ProbeRequest, ProbeResult, SideResult
+from quantscope.probes.model import (
+    READING_STAGE,
+    ProbeFailure,
+    ProbeRequest,
+    ProbeResult,
+    SideResult,
+)
 from quantscope.session.events import Progress, ProgressThrottle
 
 __all__ = ["ProbeFailedError", "ProbeStoppedError", "estimate", "missing", "run_probe"]
@@ -74,23 +81,16 @@ def run_probe(
     if absent is not None:
         raise MissingExtraError(
             f"the logits check needs {absent}",
-            hint="pip install torch, then pip install 'quantscope[probe]'",
+            hint=install_hint("probe"),
         )
-    throttle = ProgressThrottle("probe", progress)
     finished: list[SideResult] = []
-    stages: list[str] = []
-    passes = len(request.sides) + CONTROL_PASSES + request.by_layer
+    told = _Told(request, progress)
 
     def on_step(stage: str, done: int, total: int, side: Any = None) -> None:
         if side is not None:
             finished.append(msgspec.convert(side, SideResult))
-            return
-        if stage not in stages:
-            stages.append(stage)
-        # Of the whole check, so that rate and time left mean something in every pass.
-        before = min(len(stages), passes) - 1
-        whole = passes * total
-        throttle(stage, before * total + done, whole, "units", always=done >= total)
+        else:
+            told.step(stage, done, total)
 
     with Worker(
         memory_bytes=request.memory_bytes or default_memory(),
@@ -117,3 +117,27 @@ def run_probe(
                 )
             ) from None
     return msgspec.convert(answer, ProbeResult)
+
+
+class _Told:
+    """Progress of the whole check, so that rate and time left mean something in every pass."""
+
+    def __init__(self, request: ProbeRequest, progress: Callable[[Progress], None] | None) -> None:
+        self._progress = progress
+        self._passes = len(request.sides) + CONTROL_PASSES + request.by_layer
+        self._stages: list[str] = []
+        self._throttle = ProgressThrottle("probe", progress)
+
+    def step(self, stage: str, done: int, total: int) -> None:
+        """A step of reading the checkpoints, or of one pass."""
+        if stage == READING_STAGE:
+            self._throttle(stage, done, total, "checkpoints", always=True)
+            return
+        if not self._stages:
+            # Passes have a pace of their own: what came before them does not count.
+            self._throttle = ProgressThrottle("probe", self._progress)
+        if stage not in self._stages:
+            self._stages.append(stage)
+        before = min(len(self._stages), self._passes) - 1
+        whole = self._passes * total
+        self._throttle(stage, before * total + done, whole, "units", always=done >= total)

@@ -29,12 +29,13 @@ from quantscope_views.marks import CONVENTION_WORDS
 from quantscope_views.place import Place
 from quantscope_views.present.words import count_words, signed
 
-Tab = Literal["zeros", "contract", "values", "only"]
+Tab = Literal["zeros", "contract", "values", "only", "logits"]
 TABS: tuple[tuple[Tab, str], ...] = (
     ("zeros", "Zeros"),
     ("contract", "Contract"),
     ("values", "Values"),
     ("only", "Only in one"),
+    ("logits", "Logits"),
 )
 SHOWN_ROWS = 8
 
@@ -134,10 +135,28 @@ def head_lines(
         chosen = tab == choice.tab
         text = f"{number} {title}"
         spans.append(Span(f"[{text}]" if chosen else f" {text} ", "strong" if chosen else "dim"))
-    right = f"only what differs ({'on' if choice.only_differences else 'off'})"
+    right = "only what differs (on)" if choice.only_differences else "every pair"
+    if choice.tab == "logits":
+        right = "same tokens"
     used = sum(cells(span.text) for span in spans)
     spans.append(Span(fit(right, max(0, width - used - 1), right=True), "dim"))
     return [top, Line(spans=tuple(spans))]
+
+
+def logits_head_lines(names: tuple[str, str], width: int) -> list[Line]:
+    """Whose logits are compared, and which way round the divergence is.
+
+    Args:
+        names: the checkpoint and the base; an empty base compares two readings of the checkpoint.
+        width: in cells.
+    """
+    a, b = (shown_name(name, max(8, width // 2 - 18)) for name in names)
+    words = (
+        f"checkpoint A {a}, base B {b}; KL(B || A)"
+        if b
+        else f"{a} as its bytes say, and under the other zero rule"
+    )
+    return [line((cut_end(f" {words}", width), "strong"))]
 
 
 def compare_lines(found: Comparison, choice: CompareChoice, width: int) -> list[Line]:
@@ -169,7 +188,7 @@ def _zero_rows(pairs: Sequence[PairResult], choice: CompareChoice, width: int) -
         lines.append(
             Line(
                 spans=(
-                    Span(" " + fit(shown_name(pair.pair.name, name), name)),
+                    Span(" " + fit(shown_name(pair.pair.name, name - 1), name)),
                     Span(fit(_zero_cell(zeros.a, choice.swapped), 26), "number"),
                     Span(fit(_zero_cell(zeros.b, choice.swapped), 26), "number"),
                     Span(
@@ -348,7 +367,7 @@ def _value_rows(pairs: Sequence[PairResult], width: int, one_file: bool) -> list
         lines.append(
             Line(
                 spans=(
-                    Span(" " + fit(shown_name(pair.pair.name, name), name)),
+                    Span(" " + fit(shown_name(pair.pair.name, name - 1), name)),
                     Span(numbers, "number"),
                     Span(how, tone),
                 ),
@@ -430,7 +449,7 @@ def foot_lines(found: Comparison, width: int) -> list[Line]:
             words += f". B rescales input channels (B/A {low:.2f} .. {high:.2f}), presumably undone in the norm"
         lines += labelled("VALUES", words, width, tone="contradicts")
         lines += labelled(
-            "way out", "like for like: --base (folding checked), or logits check", width
+            "way out", "like for like: --base (folding checked), or logits check (5)", width
         )
     else:
         same = sum(p.values is not None and p.values.identical for p in found.pairs)

@@ -19,8 +19,10 @@ from quantscope_views.lines import Line, Span, cut_end, cut_middle, line, rule, 
 from quantscope_views.present.words import count_words, size_words
 
 if TYPE_CHECKING:
+    from quantscope.evidence.gates import Gate
     from quantscope.parity.model import ParityRun
-    from quantscope.probes.model import ProbeResult
+
+    from quantscope_views.present.run_facts import LogitsRun
 
 Form = Literal["markdown", "json", "html", "sarif"]
 FORMS: tuple[tuple[Form, str, str], ...] = (
@@ -45,10 +47,10 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
     """Checks that ran in this session."""
 
     kernel: tuple[ParityRun, ...] = ()
-    logits: ProbeResult | None = None
+    logits: tuple[LogitsRun, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.kernel) or self.logits is not None
+        return bool(self.kernel or self.logits)
 
 
 class ReportChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,18 +144,38 @@ def draft_of(
 def _run_options(runs: Runs) -> dict[str, Any]:
     """Entries and gates of the checks that ran; the last kernel run speaks for its gate."""
     from quantscope.parity.entries import kernel_gate, report_entry
-    from quantscope.probes.for_report import model_quality_gate
-    from quantscope.probes.for_report import report_entry as probe_entry
 
     gates: dict[str, Any] = {}
     options: dict[str, Any] = {"gates": gates}
     if runs.kernel:
         options["parity"] = tuple(report_entry(r) for run in runs.kernel for r in run.results)
         gates["kernel"] = kernel_gate(runs.kernel[-1])
-    if runs.logits is not None:
-        options["probes"] = (probe_entry(runs.logits, False),)
-        gates["model_quality"] = model_quality_gate(runs.logits, None)
+    if runs.logits:
+        options["probes"], gates["model_quality"] = _logits_options(runs.logits)
     return options
+
+
+def _logits_options(runs: Sequence[LogitsRun]) -> tuple[tuple[dict[str, Any], ...], Gate]:
+    """Entries of logits checks, and the gate: of the last one against a base, where there was any."""
+    from quantscope.evidence.gates import Gate
+    from quantscope.probes.for_report import failed_entry, model_quality_gate, report_entry
+
+    entries = []
+    for run in runs:
+        against = run.base is not None
+        if run.result is not None:
+            entries.append(report_entry(run.result, against))
+        elif run.ended != "stopped":
+            entries.append(failed_entry(run.request.sides[-1].path, run.note, against))
+    last = next((run for run in reversed(runs) if run.base is not None), runs[-1])
+    if last.result is not None:
+        gate = model_quality_gate(last.result, last.base)
+    elif last.ended == "stopped":
+        done = f"{len(last.done)} of {len(last.request.sides)} sides"
+        gate = Gate(status="skipped", reason=f"stopped by hand after {done}: nothing was compared")
+    else:
+        gate = Gate(status="failed", reason=last.note)
+    return tuple(entries), gate
 
 
 def rendered(draft: Draft, form: Form) -> Iterable[bytes]:
@@ -270,8 +292,8 @@ def scope_lines(choice: ReportChoice, width: int) -> list[Line]:
 
 def _runs_words(runs: Runs) -> str:
     words = [f"{len(run.results)} kernel results of {run.backend}" for run in runs.kernel]
-    if runs.logits is not None:
-        words.append("one logits check")
+    if runs.logits:
+        words.append(count_words(len(runs.logits), "logits check"))
     return ", ".join(words) or "none ran in this session"
 
 

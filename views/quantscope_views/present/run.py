@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from quantscope.parity.model import ParityResult, ParityRun
-from quantscope.probes.model import ProbeResult
 
 from quantscope_views.lines import Line, Span, cut_end, fit, labelled, line, rule
 from quantscope_views.present.headline import Overview
-from quantscope_views.present.histogram import ASCII_BLOCKS, BLOCKS
+from quantscope_views.present.logits import LogitsState, logits_lines
 from quantscope_views.present.run_facts import KernelChoice, RunChoices
+from quantscope_views.present.states import progress_words
 from quantscope_views.present.words import count_words, seconds_words, size_words
+
+if TYPE_CHECKING:
+    from quantscope_views.workspace import Job
 
 DECODE_BYTES_PER_S = 150e6
 """Rate assumed for estimates before anything was measured here: bytes of planes decoded a second."""
@@ -30,8 +33,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     tensor: str
     choices: RunChoices | None = None
     kernel_results: tuple[ParityResult, ...] = ()
-    logits: ProbeResult | None = None
+    logits: LogitsState | None = None
     running: str = ""
+    """A kernel check that runs, in words."""
 
 
 def deep_cost(overview: Overview) -> tuple[str, ...]:
@@ -58,14 +62,13 @@ def run_lines(state: RunState, width: int, ascii_only: bool, mark: str) -> list[
         rule("kernel check: a real kernel against float64 on the same bytes", width, mark=mark)
     ]
     if state.running:
-        lines.append(line((f" {state.running} runs; x stops it", "check")))
+        lines.append(line((cut_end(f" {state.running}", width), "check")))
     lines += _kernel_lines(state.choices, width)
     for result in state.kernel_results[:2]:
         lines += kernel_result_lines(result, width, ascii_only)
     lines.append(rule("logits check: the model under each reading, same tokens", width, mark=mark))
-    lines += _logits_choice(state.choices, width)
     if state.logits is not None:
-        lines += logits_result_lines(state.logits, width, ascii_only)
+        lines += logits_lines(state.logits, width, ascii_only)
     lines.append(
         line((" A check that held says nothing about task quality or other kernels.", "dim"))
     )
@@ -113,26 +116,6 @@ def _runnable(choice: KernelChoice, width: int) -> Line:
     )
 
 
-def _logits_choice(choices: RunChoices | None, width: int) -> list[Line]:
-    if choices is None:
-        return [line((" looking at what is installed", "dim"))]
-    if choices.logits_missing:
-        text = f"needs {choices.logits_missing}: pip install torch 'quantscope[probe]'"
-        return labelled("not run", text, width, tone="check", about=("extra `probe`",))
-    return [
-        Line(
-            spans=(
-                Span(" > ", "key"),
-                Span("logits  ", "strong"),
-                Span(cut_end(f"{choices.logits_cost}: enter starts it", width - 12), "number"),
-            ),
-            about=(choices.logits_cost, "quantscope probe PATH"),
-            action="tensor.start-run",
-            key="logits",
-        )
-    ]
-
-
 def kernel_result_lines(result: ParityResult, width: int, ascii_only: bool) -> list[Line]:
     """A kernel's result: two answers, and the error of every input as a bar."""
     from quantscope.parity.text import result_lines
@@ -167,57 +150,19 @@ def kernel_result_lines(result: ParityResult, width: int, ascii_only: bool) -> l
     return lines
 
 
-def logits_result_lines(result: ProbeResult, width: int, ascii_only: bool) -> list[Line]:
-    """A logits check's result, with KL by position as a strip."""
-    from quantscope.probes.text import render
-
-    lines = [line(cut_end(f" {text}", width)) for text in render(result).splitlines()]
-    for pair in result.pairs:
-        if pair.kl_by_position:
-            lines.append(
-                line(
-                    (
-                        cut_end(f" KL by position: {pair.candidate} against {pair.base}", width),
-                        "head",
-                    )
-                )
-            )
-            lines += kl_strip(pair.kl_by_position, width, ascii_only)
-    return lines
+def running_words(job: Job) -> str:
+    """A check under way, how far it is and how to stop it."""
+    far = f" {progress_words(job.progress)};" if job.progress is not None else ""
+    return f"{job.title} runs:{far} x stops it, what is done is kept"
 
 
-def kl_strip(values: Sequence[float], width: int, ascii_only: bool) -> list[Line]:
-    """KL of every position, logarithmic: a full block is the largest, an empty one is 0."""
-    blocks = ASCII_BLOCKS if ascii_only else BLOCKS
-    positive = [value for value in values if value > 0]
-    if not positive:
-        return [line((" 0 at every position", "agrees"))]
-    high = math.log10(max(positive))
-    low = max(high - 6, math.log10(min(positive)))
-    per_line = max(8, width - 4)
-    lines = []
-    for start in range(0, len(values), per_line):
-        text = ""
-        for value in values[start : start + per_line]:
-            if value <= 0:
-                text += blocks[0]
-                continue
-            share = 1.0 if high == low else (math.log10(value) - low) / (high - low)
-            text += blocks[max(1, round(max(0.0, share) * (len(blocks) - 1)))]
-        lines.append(
-            line(
-                (f" {text}", "bar"),
-                about=(
-                    f"positions {start}..{start + len(text) - 1}, log scale from "
-                    f"{10**low:.3g} to {10**high:.3g} nats",
-                ),
-            )
-        )
-    return lines
+def menu_lines(overview: Overview | None, logits_here: tuple[str, str] | None = None) -> list[Line]:
+    """The run menu: one line a run, with its cost.
 
-
-def menu_lines(overview: Overview | None) -> list[Line]:
-    """The run menu: one line a run, with its cost."""
+    Args:
+        overview: of the open checkpoint.
+        logits_here: the logits check that the screen offers: its cost in words, and the action behind it.
+    """
     lines = []
     if overview is not None:
         nbytes = sum(overview.plane_bytes.values())
@@ -230,15 +175,21 @@ def menu_lines(overview: Overview | None) -> list[Line]:
         )
     absent = [name for name in PROBE_PACKAGES if importlib.util.find_spec(name) is None]
     logits = f"needs {', '.join(absent)}" if absent else "whole model once a reading"
-    for title, note, what in (
-        ("kernel check", "cost by kernel on the next screen", "a real kernel on the same bytes"),
-        ("logits check", logits, "the model under each reading"),
+    logits, opens = logits_here or (logits, "app.open-run")
+    for title, note, what, action in (
+        (
+            "kernel check",
+            "cost by kernel on the next screen",
+            "a real kernel on the same bytes",
+            "app.open-run",
+        ),
+        ("logits check", logits, "the model under each reading, or on both sides", opens),
     ):
         lines.append(
             Line(
                 spans=(Span(f" {title:14} "), Span(note, "number")),
-                about=(what,),
-                action="app.open-run",
+                about=(what, note),
+                action=action,
             )
         )
     lines.append(

@@ -104,7 +104,8 @@ def progress_words(progress: Progress) -> str:
     else:
         done = str(progress.done)
         whole = f" of {progress.total} {progress.unit}" if progress.total else f" {progress.unit}"
-        rate = f", {progress.rate:.0f}/s" if progress.elapsed_s > 0.5 else ""
+        known = progress.elapsed_s > 0.5 and progress.rate >= 0.5
+        rate = f", {progress.rate:.0f}/s" if known else ""
     left = progress.remaining_s
     tail = f", {seconds_words(left)} left" if left is not None and left >= 0.05 else ""
     return f"{progress.stage} {done}{whole}{rate}{tail}"

@@ -133,3 +133,11 @@ class BaseScreen(Screen[Any]):
     def step_finding(self, delta: int) -> None:
         """To the next or previous finding."""
         self.qapp.step_workspace_finding(delta)
+    def logits_here(self) -> tuple[str, str] | None:
+        """The logits check that this screen offers to the run menu: cost in words, action; None for no own one."""
+        return None
+
+    def run_chosen(self, action_id: str) -> None:
+        """A run of the menu was chosen; its cost was shown there."""
+        self.qapp.run_registered(action_id)
+

@@ -8,13 +8,12 @@ from typing import ClassVar
 
 import msgspec
 from quantscope.compare.model import Comparison, PairResult
-from quantscope.session.events import CancelToken, Progress
+from quantscope.session.events import CancelToken
 from quantscope.session.inspection import Inspection
 from textual import on
 from textual.binding import BindingType
 from textual.widget import Widget
 
-from quantscope_views import messages
 from quantscope_views.bindings import bindings_for
 from quantscope_views.lines import Line
 from quantscope_views.place import Place
@@ -27,8 +26,12 @@ from quantscope_views.present.compare import (
     detail_lines,
     foot_lines,
     head_lines,
+    logits_head_lines,
     shown_pairs,
 )
+from quantscope_views.present.logits import LogitsState, logits_lines, offer_words
+from quantscope_views.present.run import running_words
+from quantscope_views.present.run_facts import LogitsOffer, logits_offer, newest
 from quantscope_views.present.states import PaneState, error_state, loading_state
 from quantscope_views.screens.base import BaseScreen
 from quantscope_views.widgets.lines_view import LinesView
@@ -47,14 +50,16 @@ class CompareScreen(BaseScreen):
         self.found: Comparison | None = None
         self.other: Inspection | None = None
         self._other_path = ""
+        self._offer: LogitsOffer | None = None
 
     def compose_body(self) -> Iterable[Widget]:
-        """Sides and tabs, rows, the pair under the cursor, what may not be concluded; or a state."""
+        """Sides and tabs; rows, the pair under the cursor, what may not be concluded, or logits; or a state."""
         yield StatePane(id="state")
         yield LinesView(id="compare-head", cursor_on="never", can_focus=False)
         yield LinesView(id="compare-rows", cursor_on="always", help_topic="compare")
         yield LinesView(id="compare-detail", help_topic="compare")
         yield LinesView(id="compare-foot", cursor_on="never", can_focus=False)
+        yield LinesView(id="compare-logits", help_topic="logits")
 
     def workspace_changed(self, what: str) -> None:
         """Nothing is compared yet, it runs, it failed, or it is there."""
@@ -63,11 +68,12 @@ class CompareScreen(BaseScreen):
         running = job is not None and job.outcome == "running"
         blocked = self.found is None or running
         self.query_one("#state").display = blocked
-        for name in ("head", "rows", "detail", "foot"):
-            self.query_one(f"#compare-{name}").display = not blocked
+        self._arrange(blocked)
         if not blocked:
             if what == "all":
                 self._show()
+            elif what == "job" and self.choice.tab == "logits":
+                self._show_logits()
             return
         pane = self.query_one("#state", StatePane)
         if running and job is not None:
@@ -89,6 +95,14 @@ class CompareScreen(BaseScreen):
                 )
             )
         pane.focus()
+
+    def _arrange(self, blocked: bool) -> None:
+        """Which panes are there: a state, or the head with rows or logits under it."""
+        of_logits = self.choice.tab == "logits"
+        for name in ("rows", "detail", "foot"):
+            self.query_one(f"#compare-{name}").display = not blocked and not of_logits
+        self.query_one("#compare-head").display = not blocked
+        self.query_one("#compare-logits").display = not blocked and of_logits
 
     @property
     def pair(self) -> PairResult | None:
@@ -112,12 +126,37 @@ class CompareScreen(BaseScreen):
         self.query_one("#compare-head", LinesView).show(
             lambda width: head_lines(found, choice, names, width)
         )
+        if choice.tab == "logits":
+            self._show_logits()
+            self.query_one("#compare-logits", LinesView).focus()
+            return
         rows = self.query_one("#compare-rows", LinesView)
         rows.show(lambda width: compare_lines(found, choice, width))
         rows.go_to(min(max(1, rows.cursor), max(0, len(rows.lines) - 1)))
         self.query_one("#compare-foot", LinesView).show(lambda width: foot_lines(found, width))
         self._show_detail()
         rows.focus()
+
+    def _show_logits(self) -> None:
+        found, offer, workspace = self.found, self._offer, self.workspace
+        if found is None:
+            return
+        names = (_base_name(found.a), _base_name(found.b) if found.a != found.b else "")
+        job = next((job for job in workspace.running if job.key == "check"), None)
+        result, part = newest(workspace.logits_runs, offer.request if offer is not None else None)
+        state = LogitsState(
+            offer=offer,
+            action="compare.start-logits",
+            running=running_words(job) if job is not None else "",
+            part=part,
+            result=result,
+        )
+        self.query_one("#compare-logits", LinesView).show(
+            lambda width: [
+                *logits_head_lines(names, width),
+                *logits_lines(state, width, self.ascii_only),
+            ]
+        )
 
     def _show_detail(self) -> None:
         pair, choice = self.pair, self.choice
@@ -146,10 +185,8 @@ class CompareScreen(BaseScreen):
             self.notify("this checkpoint is still being read", severity="warning")
             return
         bridge = self.qapp.bridge
+        progress = bridge.progress_of("compare")
         self._other_path = path or "itself"
-
-        def progress(step: Progress) -> None:
-            bridge.post(messages.JobProgressed(msgspec.structs.replace(step, job="compare")))
 
         def work(token: CancelToken) -> tuple[Comparison, Inspection]:
             if path is None:
@@ -162,7 +199,57 @@ class CompareScreen(BaseScreen):
         """The comparison is there."""
         if key == "compare" and isinstance(result, tuple):
             self.found, self.other = result
+            self._offer = None
+            self._ask_offer()
             self.workspace_changed("all")
+        elif key == "offer" and isinstance(result, LogitsOffer):
+            self._offer = result
+            self.workspace_changed("all")
+        elif key == "check":
+            self.workspace_changed("all")
+
+    def _ask_offer(self) -> None:
+        """Estimate the logits check of both sides, or find out why there is none."""
+        found, other, workspace = self.found, self.other, self.workspace
+        inspection, path = workspace.inspection, workspace.path
+        if found is None or other is None or inspection is None or path is None:
+            return
+        base = (found.b, other) if found.a != found.b else None
+        self.qapp.bridge.small(
+            "offer", lambda token: logits_offer(path, inspection, base, two_readings=base is None)
+        )
+
+    def take_failure(self, job: str, note: str) -> bool:
+        """A logits check that failed is told on its tab."""
+        return job == "check" and self.choice.tab == "logits" and self.found is not None
+
+    def logits_here(self) -> tuple[str, str] | None:
+        """The logits check of both sides, once there are two."""
+        if self.found is None:
+            return None
+        offer = self._offer
+        ready = offer is not None and offer.cost is not None
+        return offer_words(offer), "compare.start-logits" if ready else "compare.logits"
+
+    def run_chosen(self, action_id: str) -> None:
+        """From the menu, where its cost stood, the logits check starts at once."""
+        if action_id == "compare.start-logits":
+            self._start_logits()
+        else:
+            super().run_chosen(action_id)
+
+    def _start_logits(self) -> None:
+        self._tab(4)
+        if self._offer is not None and self._offer.cost is not None:
+            self.qapp.bridge.logits(self._offer)
+
+    def offers(self, action_id: str) -> bool:
+        """What acts on pairs only once there are pairs."""
+        if action_id in ("app.next-finding", "app.previous-finding"):
+            return self.differences > 1
+        if action_id in ("compare.swap-rules", "compare.only-differences"):
+            return self.found is not None
+        return super().offers(action_id)
 
     def step_finding(self, delta: int) -> None:
         """Next or previous difference."""
@@ -174,7 +261,7 @@ class CompareScreen(BaseScreen):
 
     def _tab(self, number: int) -> None:
         self.choice = msgspec.structs.replace(self.choice, tab=TABS[number][0])
-        self._show()
+        self.workspace_changed("all")
 
     def action_zeros(self) -> None:
         """Zero planes."""
@@ -191,6 +278,17 @@ class CompareScreen(BaseScreen):
     def action_only(self) -> None:
         """Tensors of one side only."""
         self._tab(3)
+
+    def action_logits(self) -> None:
+        """Logits of both sides."""
+        self._tab(4)
+
+    def action_start_logits(self) -> None:
+        """Start the logits check where its cost is on screen, else go there."""
+        if self.found is not None and self.choice.tab == "logits":
+            self._start_logits()
+        else:
+            self._tab(4)
 
     def action_swap_rules(self) -> None:
         """Each side under the other's rule."""

@@ -107,9 +107,17 @@ class ConfirmScreen(ModalScreen[bool]):
 
 
 class RunMenu(ModalScreen[str | None]):
-    """Runs with their cost; Enter starts the one under the cursor."""
+    """Runs with their cost; Enter starts the one under the cursor.
+
+    Args:
+        logits_here: the logits check that the screen below offers, and the action behind it.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,R", "cancel", "cancel", show=False)]
+
+    def __init__(self, logits_here: tuple[str, str] | None = None) -> None:
+        super().__init__()
+        self._logits_here = logits_here
 
     def compose(self) -> ComposeResult:
         """One line a run."""
@@ -127,7 +135,8 @@ class RunMenu(ModalScreen[str | None]):
 
     def _build(self, width: int) -> list[Line]:
         workspace = getattr(self.app, "workspace", None)
-        return menu_lines(workspace.overview if workspace is not None else None)
+        overview = workspace.overview if workspace is not None else None
+        return menu_lines(overview, self._logits_here)
 
     def on_lines_view_action_chosen(self, message: LinesView.ActionChosen) -> None:
         """One was chosen."""

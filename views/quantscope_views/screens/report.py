@@ -27,6 +27,7 @@ from quantscope_views.present.report import (
     write_reproducer,
     written_words,
 )
+from quantscope_views.present.run_facts import to_report
 from quantscope_views.present.states import PaneState, loading_state
 from quantscope_views.screens.base import BaseScreen
 from quantscope_views.widgets.lines_view import LinesView
@@ -74,7 +75,9 @@ class ReportScreen(BaseScreen):
                 loading_state("there is nothing to report before headers are read", None)
             )
             return
-        runs = Runs(kernel=tuple(self.workspace.kernel_runs), logits=self.workspace.logits)
+        runs = Runs(
+            kernel=tuple(self.workspace.kernel_runs), logits=to_report(self.workspace.logits_runs)
+        )
         newer = self._choice is None or runs != self._choice.runs
         if inspection is not self._made_for or newer:
             self._made_for = inspection

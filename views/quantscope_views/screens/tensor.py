@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import ClassVar
 
-import msgspec
-from quantscope.session.events import CancelToken, Progress
+from quantscope.session.events import CancelToken
 from quantscope.session.inspection import TensorState
 from textual import on
 from textual.binding import BindingType
@@ -16,13 +15,13 @@ from textual.widgets import ContentSwitcher
 from quantscope_views.bindings import bindings_for
 from quantscope_views.lines import Line, Span, cells, cut_middle, fit, rule, shown_name
 from quantscope_views.marks import MATCH_MARKS, glyph
-from quantscope_views.messages import JobProgressed
 from quantscope_views.place import TABS, GoTo, Place, Tab
 from quantscope_views.present.bytes_model import BytesPage
 from quantscope_views.present.contract import contract_lines, equation_lines
+from quantscope_views.present.logits import LogitsState
 from quantscope_views.present.reading_choice import ReadingChoice, choice_of
-from quantscope_views.present.run import RunState, results_of, run_lines
-from quantscope_views.present.run_facts import RunChoices, read_choices, run_kernel, run_logits
+from quantscope_views.present.run import RunState, results_of, run_lines, running_words
+from quantscope_views.present.run_facts import RunChoices, newest, read_choices, run_kernel
 from quantscope_views.present.scales import ScaleFacts, read_scale_facts, scale_lines
 from quantscope_views.present.states import PaneState, loading_state
 from quantscope_views.present.tensor_table import RowFacts
@@ -174,13 +173,24 @@ class TensorScreen(BaseScreen):
 
     def _show_run(self) -> None:
         workspace, mark = self.workspace, "-" if self.ascii_only else "─"
-        running = next((job.title for job in workspace.running if job.key == "check"), "")
+        job = next((job for job in workspace.running if job.key == "check"), None)
+        running = running_words(job) if job is not None else ""
+        offer = self._choices.logits if self._choices is not None else None
+        of_logits = job is not None and offer is not None and job.title == offer.title
+        result, part = newest(workspace.logits_runs, offer.request if offer else None)
         state = RunState(
             tensor=self.tensor_name,
             choices=self._choices,
             kernel_results=results_of(workspace.kernel_runs, self.tensor_name),
-            logits=workspace.logits,
-            running=running,
+            logits=LogitsState(
+                offer=offer,
+                action="tensor.start-run",
+                key="logits",
+                running=running if of_logits else "",
+                part=part,
+                result=result,
+            ),
+            running="" if of_logits else running,
         )
         self.query_one("#run", LinesView).show(
             lambda width: run_lines(state, width, self.ascii_only, mark)
@@ -214,16 +224,16 @@ class TensorScreen(BaseScreen):
         if inspection is None or path is None:
             return
         bridge = self.qapp.bridge
-
-        def progress(step: Progress) -> None:
-            bridge.post(JobProgressed(msgspec.structs.replace(step, job="check")))
+        if key == "logits":
+            if self._choices is not None:
+                bridge.logits(self._choices.logits)
+            return
 
         def work(token: CancelToken) -> object:
-            if key == "logits":
-                return run_logits(inspection, path, progress, token)
+            progress = bridge.progress_of("check")
             return run_kernel(inspection, path, key, name, progress, token)
 
-        bridge.small("check", work, "logits check" if key == "logits" else f"kernel check {key}")
+        bridge.small("check", work, f"kernel check {key}")
 
     def _ask_scales(self, state: TensorState) -> None:
         """Count the scale planes once."""
