@@ -301,7 +301,7 @@ async def test_i_says_how_a_number_is_known_on_every_screen(tmp_path: Path) -> N
         assert "QZ" in app.screen.text  # type: ignore[attr-defined]
         await press(pilot, "escape", "t", "i")
         assert "bits a weight" in app.screen.text  # type: ignore[attr-defined]
-        await press(pilot, "escape", "enter", "down", "i")
+        await press(pilot, "escape", "enter", "i")
         assert "config.json#" in app.screen.text  # type: ignore[attr-defined]
         await press(pilot, "escape", "3", "i")
         assert "exact float32" in app.screen.text  # type: ignore[attr-defined]

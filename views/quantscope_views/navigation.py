@@ -188,6 +188,14 @@ class Navigation(Intake):
         else:
             self.show_rule(finding.code)
 
+    def has_byte(self, finding: Finding) -> bool:
+        """Whether a finding leads to a byte: of its file, or of a tensor that is here."""
+        table, subject = self.workspace.table, finding.subject
+        names = (subject.tensor, subject.stored, *finding.members[:1])
+        if table is not None and any(name in table.position for name in names if name):
+            return True
+        return subject.byte_range is not None and self._file_id(subject.file) is not None
+
     def _file_id(self, name: str | None) -> int | None:
         checkpoint = self.workspace.checkpoint
         if name is None or checkpoint is None:

@@ -75,6 +75,7 @@ class BaseScreen(Screen[Any]):
     def refresh_top(self) -> None:
         """Paint the top lines again."""
         self.query_one("#top", TopLine).show(self.top_lines)
+        self.query_one(KeyLine).refresh()
 
     def top_lines(self, width: int) -> list[Line]:
         """The lines on top; the third is a rule."""
@@ -120,6 +121,21 @@ class BaseScreen(Screen[Any]):
             return f"PARTIAL: {self.workspace.partial}", "check"
         return self._headline_rows(self.size.width)[1], "plain"
 
+    def offers(self, action_id: str) -> bool:
+        """Whether an action would do anything on this screen now."""
+        workspace = self.workspace
+        if action_id == "app.stop-job":
+            return bool(workspace.running)
+        if action_id in ("app.next-finding", "app.previous-finding"):
+            return bool(workspace.findings)
+        if action_id == "app.back":
+            return len(self.app.screen_stack) > 1
+        if action_id == f"app.show-{self.name_in_tabs}":
+            return False
+        if action_id in ("app.filter", "app.go-to", "app.how", "app.copy", "app.run-menu"):
+            return workspace.overview is not None
+        return True
+
     @property
     def lacks_focus(self) -> bool:
         """Whether no visible widget has focus."""
@@ -130,9 +146,6 @@ class BaseScreen(Screen[Any]):
         """Where this screen is, for links and for the next session."""
         return Place()
 
-    def step_finding(self, delta: int) -> None:
-        """To the next or previous finding."""
-        self.qapp.step_workspace_finding(delta)
     def logits_here(self) -> tuple[str, str] | None:
         """The logits check that this screen offers to the run menu: cost in words, action; None for no own one."""
         return None
@@ -141,3 +154,6 @@ class BaseScreen(Screen[Any]):
         """A run of the menu was chosen; its cost was shown there."""
         self.qapp.run_registered(action_id)
 
+    def step_finding(self, delta: int) -> None:
+        """To the next or previous finding."""
+        self.qapp.step_workspace_finding(delta)

@@ -246,9 +246,9 @@ class CompareScreen(BaseScreen):
     def offers(self, action_id: str) -> bool:
         """What acts on pairs only once there are pairs."""
         if action_id in ("app.next-finding", "app.previous-finding"):
-            return self.differences > 1
+            return of_pairs and self.differences > 1
         if action_id in ("compare.swap-rules", "compare.only-differences"):
-            return self.found is not None
+            return of_pairs
         return super().offers(action_id)
 
     def step_finding(self, delta: int) -> None:

@@ -207,6 +207,19 @@ class ReportScreen(BaseScreen):
         if path and inspection is not None and choice is not None:
             start_write(self.qapp, inspection, choice, path)
 
+    def offers(self, action_id: str) -> bool:
+        """Nothing before there is a report; another scope only where there are several."""
+        choice = self._choice
+        if action_id == "report.reproducer":
+            return self._reproduced() is not None
+        if action_id == "report.scope":
+            return choice is not None and len(choice.scopes) > 1
+        if action_id == "report.runs":
+            return choice is not None and bool(choice.runs)
+        return (choice is not None or not action_id.startswith("report.")) and super().offers(
+            action_id
+        )
+
     def copy_text(self) -> str:
         """The whole preview."""
         return self._preview.text if self._preview is not None else ""

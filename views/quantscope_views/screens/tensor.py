@@ -409,6 +409,19 @@ class TensorScreen(BaseScreen):
         if self.choice is not None:
             self._choose(self.choice.back(), "")
 
+    def offers(self, action_id: str) -> bool:
+        """Other readings only where the tensor has them."""
+        choice = self.choice
+        if action_id == "app.show-tensors":
+            return True
+        if action_id == "tensor.zero-reading":
+            return choice is not None and choice.other_zero() is not None
+        if action_id == "tensor.order-reading":
+            return choice is not None and choice.other_order() is not None
+        if action_id == "tensor.file-reading":
+            return choice is not None and choice.is_what_if
+        return super().offers(action_id)
+
     def place(self) -> Place:
         """Tensor, tab, element."""
         return Place(

@@ -266,6 +266,12 @@ class TensorsScreen(BaseScreen):
         self._reverse = not self._reverse
         self._show_rows(cursor=0)
 
+    def offers(self, action_id: str) -> bool:
+        """Nothing is sorted or filtered before names are known."""
+        if self.workspace.table is None and action_id.startswith("tensors."):
+            return False
+        return super().offers(action_id)
+
     def place(self) -> Place:
         """The tensor under the cursor."""
         rows = self._rows

@@ -140,6 +140,17 @@ class TriageScreen(BaseScreen):
             self.workspace.choose_finding(event.index)
             self._show_why()
 
+    def offers(self, action_id: str) -> bool:
+        """What acts on a finding only where one is selected; the next one only where there is another."""
+        finding = self.workspace.finding
+        if action_id in ("app.next-finding", "app.previous-finding"):
+            return len(self.workspace.findings) > 1
+        if action_id == "triage.guilty-byte":
+            return finding is not None and self.qapp.has_byte(finding)
+        if action_id in ("triage.rule-page", "triage.accept"):
+            return finding is not None
+        return super().offers(action_id)
+
     def step_finding(self, delta: int) -> None:
         """Move the selection; at the end it comes round."""
         count = len(self.workspace.findings)

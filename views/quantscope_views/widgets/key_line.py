@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from textual import events
+from textual.screen import Screen
 from textual.strip import Strip
 
 from quantscope_views.actions import ACTIONS, Action, shown_key
@@ -10,6 +14,15 @@ from quantscope_views.lines import Span
 from quantscope_views.widgets.strip_view import StripView
 
 MAX_HINTS = 8
+
+
+def offered(screen: Screen[Any], action_id: str) -> bool:
+    """Whether an action would do anything now, as the pane in focus, what it lies in and the screen see it.
+
+    A key that is not offered still answers: it says why there is nothing to do.
+    """
+    nodes: Iterable[Any] = screen.focused.ancestors_with_self if screen.focused else (screen,)
+    return all(node.offers(action_id) for node in nodes if hasattr(node, "offers"))
 
 
 class KeyLine(StripView, can_focus=False):
@@ -33,7 +46,9 @@ class KeyLine(StripView, can_focus=False):
                 best[binding_id] = key
         ascii_only = bool(getattr(self.app, "ascii_only", False))
         chosen = [(key, known[action_id]) for action_id, key in best.items()]
-        chosen = [item for item in chosen if item[1].footer > 0]
+        chosen = [
+            item for item in chosen if item[1].footer > 0 and offered(self.screen, item[1].id)
+        ]
         chosen.sort(key=lambda item: -item[1].footer)
         return [(shown_key(key, ascii_only), action) for key, action in chosen]
 

@@ -114,13 +114,17 @@ class LinesView(StripView):
         wanted = self.cursor if self._moved else 0
         self.cursor = self._settled(max(0, min(wanted, len(self._lines) - 1)))
         self.refresh(layout=self.styles.height is not None and self.styles.height.is_auto)
+        if self.has_focus:
+            self.refresh_bindings()
 
     def _settled(self, cursor: int) -> int:
-        """Off the heading: from a first line that leads nowhere to the first one that does."""
+        """Off the heading: from a first line that leads nowhere to the first one that does, or that answers."""
         if cursor or not self._lines or self._lines[0].target or self._lines[0].action:
             return cursor
         seen = self._lines[: max(1, self.size.height)]
-        return next((i for i, line in enumerate(seen) if line.target or line.action), 0)
+        leading = (i for i, line in enumerate(seen) if line.target or line.action)
+        answering = (i for i, line in enumerate(seen) if line.about)
+        return next(leading, next(answering, 0))
 
     def on_resize(self, event: events.Resize) -> None:
         """Build again where the width changed."""
@@ -145,6 +149,16 @@ class LinesView(StripView):
         )
         return self.paint(self._lines[index].spans, width, under="line" if at_cursor else None)
 
+    def offers(self, action_id: str) -> bool:
+        """Enter only on a line that leads somewhere, `i` only where it answers."""
+        if action_id == "move.choose":
+            return bool(self._lines and (self._here.target or self._here.action))
+        return action_id != "app.how" or bool(self.explain()) or not self._lines
+
+    @property
+    def _here(self) -> Line:
+        return self._lines[min(self.cursor, len(self._lines) - 1)]
+
     def explain(self) -> tuple[str, ...]:
         """What the line under the cursor knows about its numbers."""
         return self._lines[self.cursor].about if self._lines else ()
@@ -161,6 +175,8 @@ class LinesView(StripView):
             Region(0, new, 1, 1), animate=False, immediate=True, spacing=None, force=True
         )
         self.refresh()
+        if self.has_focus:
+            self.refresh_bindings()
         self.post_message(self.Moved(self, new))
 
     def go_to(self, index: int) -> None:

@@ -71,6 +71,8 @@ class NibbleView(StripView):
     def _rebuild(self) -> None:
         if self.page is None or not self.size.width:
             return
+        if self.has_focus:
+            self.refresh_bindings()
         self._lines = page_lines(
             self.page,
             self.size.width,
@@ -97,6 +99,12 @@ class NibbleView(StripView):
         if index >= len(self._lines):
             return Strip.blank(self.size.width, self.rich_style)
         return self.paint(self._lines[index].spans, self.size.width)
+
+    def offers(self, action_id: str) -> bool:
+        """Nothing before a page is there; planes only where the element uses others."""
+        if action_id == "bytes.next-plane":
+            return self.page is not None and bool(self.page.strips)
+        return self.page is not None or not action_id.startswith("bytes.")
 
     def explain(self) -> tuple[str, ...]:
         """How the value under the cursor is known."""

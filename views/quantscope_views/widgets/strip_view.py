@@ -44,6 +44,10 @@ class StripView(ScrollView, can_focus=True):
             return False
         return super().check_action(action, parameters)
 
+    def offers(self, action_id: str) -> bool:
+        """Whether an action would do anything here now; the line of keys shows no other."""
+        return True
+
     def explain(self) -> tuple[str, ...]:
         """Answers "how do I know" for what the cursor is on."""
         return ()
