@@ -85,7 +85,7 @@ async def test_the_commands_under_a_report_can_be_copied_as_they_stand(tmp_path:
         await press(pilot, "e")
         shown = screen_text(app)
         assert f"quantscope scan {shlex.quote(str(folder))} --fail-on" in shown
-        assert f"quantscope recheck report.json {shlex.quote(str(folder))} " in shown
+        assert f"quantscope recheck report.json {shlex.quote(str(folder))}" in shown
 
 
 async def test_a_report_that_cannot_be_written_names_the_file_that_was_asked_for(

@@ -139,8 +139,9 @@ ACTIONS: tuple[Action, ...] = (
     _action("report.scope", "export: scope on or off", "Include or leave out.", "space", "scope", 28),
     _action("report.format", "export: next format", "Markdown, JSON, HTML, SARIF.", "f", "format", 27),
     _action("report.write", "export: write the file", "Write where the line says.", "w", "write", 29),
-    _action("report.redact", "export: hide folders", "Leave folder names out."),
-    _action("report.runs", "export: runs in or out", "Checks of this session in the report."),
+    _action("report.redact", "export: hide folders", "Leave folder names out.", "p"),
+    _action("report.runs", "export: runs in or out", "Checks of this session in the report.", "u"),
+    _action("report.copy-command", "copy: command for this report", "What makes the same report without the app."),
     _action("report.reproducer", "export: reproducer", "The smallest checkpoint with the finding.", "r", "repro", 26),
 )  # fmt: skip
 

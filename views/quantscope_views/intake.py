@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from textual.app import App
 
 from quantscope_views import messages
 from quantscope_views.screens.base import BaseScreen
 from quantscope_views.workspace import Job, Workspace
+
+if TYPE_CHECKING:
+    from quantscope_views.present.report import Written
 
 
 class Intake(App[int]):
@@ -105,10 +109,17 @@ class Intake(App[int]):
         """A small result for whoever asked; results of checks belong to the workspace first."""
         if message.key == "check":
             self._take_check(message.result)
+        elif message.key == "write":
+            self._take_written(message.result)
         for screen in reversed(self.screen_stack):
             take = getattr(screen, "take_result", None)
             if take is not None and screen.is_mounted:
                 take(message.key, message.result)
+
+    def _take_written(self, result: Written) -> None:
+        self.workspace.written += [(result.scope, path) for path in result.paths]
+        words = "written: " + ", ".join(result.paths)
+        self.notify(words, timeout=6, markup=False)
 
     def _take_check(self, result: object) -> None:
         from quantscope.parity.model import ParityRun

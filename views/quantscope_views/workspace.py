@@ -65,6 +65,8 @@ class Workspace:
         self.finding_at = 0
         self.finding_chosen = False
         self.ran: tuple[str, ...] = ()
+        self.written: list[tuple[str, str]] = []
+        """Scope and path of every report written in this session, newest last."""
         self.kernel_runs: list[ParityRun] = []
         self.logits_runs: list[LogitsRun] = []
 

@@ -15,7 +15,8 @@ from quantscope.report.selection import Selection
 from quantscope.session.inspection import Inspection
 from quantscope.text import inert
 
-from quantscope_views.lines import Line, Span, cut_end, cut_middle, line, rule, wrap
+from quantscope_views.actions import by_id
+from quantscope_views.lines import Line, Span, cells, line, shown_name, wrap
 from quantscope_views.present.words import count_words, size_words
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class ReportScope(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Literal["finding", "tensor", "checkpoint"]
     words: str
+    short: str = ""
+    """For a line without room for the words."""
     selection: Selection = Selection()
 
 
@@ -89,6 +92,14 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     left_out_tensors: int
 
 
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """Files that a report went to."""
+
+    scope: str
+    """What the report is about, in words."""
+    paths: tuple[str, ...]
+
+
 def choices_for(
     inspection: Inspection, finding: Finding | None, tensor: str | None
 ) -> ReportChoice:
@@ -96,24 +107,30 @@ def choices_for(
     scopes: list[ReportScope] = []
     if finding is not None:
         members = count_words(finding.count, "tensor") if finding.count > 1 else "1 subject"
+        alone = sum(other.code == finding.code for other in inspection.findings) == 1
         scopes.append(
             ReportScope(
                 kind="finding",
                 words=f"{finding.code} ({members})",
-                selection=Selection(findings=(finding.id,)),
+                short=finding.code,
+                selection=Selection(findings=(finding.code if alone else finding.id,)),
             )
         )
     if tensor is not None:
         short = ".".join(tensor.removesuffix(".weight").split(".")[-2:])
         scopes.append(
             ReportScope(
-                kind="tensor", words=f"{short} only", selection=Selection(tensors=(tensor,))
+                kind="tensor",
+                words=f"{short} only",
+                short=short.rpartition(".")[2],
+                selection=Selection(tensors=(tensor,)),
             )
         )
     scopes.append(
         ReportScope(
             kind="checkpoint",
             words=f"checkpoint ({count_words(len(inspection.states), 'tensor')})",
+            short="checkpoint",
         )
     )
     return ReportChoice(scopes=tuple(scopes))
@@ -135,7 +152,7 @@ def draft_of(
     options = ReportOptions(
         selection=choice.chosen.selection,
         redact_paths=choice.redact,
-        command="quantscope (app)",
+        command=shlex.join(headless_words(inspection, choice)),
         **(_run_options(choice.runs) if choice.with_runs else {}),
     )
     return build([inspection], options, judge=judge, cancelled=cancelled)
@@ -176,6 +193,20 @@ def _logits_options(runs: Sequence[LogitsRun]) -> tuple[tuple[dict[str, Any], ..
     else:
         gate = Gate(status="failed", reason=last.note)
     return tuple(entries), gate
+
+
+def headless_words(inspection: Inspection, choice: ReportChoice) -> list[str]:
+    """The command that makes the same report without the app, but for checks that ran in this session."""
+    selection = choice.chosen.selection
+    words = ["quantscope", "report", inspection.checkpoint.opened.path]
+    words += ["-o", choice.file_name, "--format", choice.form_name]
+    for name in selection.findings:
+        words += ["--finding", name]
+    for name in selection.tensors:
+        words += ["--tensor", name]
+    if choice.redact:
+        words.append("--redact-paths")
+    return words + {"deep": ["--deep"], "headers": ["--headers-only"]}.get(inspection.mode, [])
 
 
 def rendered(draft: Draft, form: Form) -> Iterable[bytes]:
@@ -259,28 +290,15 @@ def write_report(
 
 
 def scope_lines(choice: ReportChoice, width: int) -> list[Line]:
-    """The two lines of choices."""
-    spans = [Span(" Report    scope", "head")]
-    for number, scope in enumerate(choice.scopes):
-        mark = "[x]" if number == choice.scope else "[ ]"
-        tone = "strong" if number == choice.scope else "plain"
-        spans.append(Span(f" {mark} {inert(scope.words)} ", tone))
-    forms = [Span(" ")]
-    for number, (_, title, _) in enumerate(FORMS):
-        chosen = number == choice.form
-        forms.append(Span(f"[{title}]" if chosen else f" {title} ", "strong" if chosen else "dim"))
-    hide = "[x]" if choice.redact else "[ ]"
-    forms.append(Span(f"     hide folders {hide}"))
-    ran = "[x]" if choice.runs and choice.with_runs else "[ ]"
-    forms.append(Span(f"    with runs {ran}", "plain" if choice.runs else "dim"))
+    """The two lines of choices, each with its key; words are cut before anything is left out."""
     return [
         Line(
-            spans=tuple(spans),
+            spans=_scope_spans(choice, width),
             about=("space: the next scope; a report claims nothing beyond its scope",),
             action="report.scope",
         ),
         Line(
-            spans=tuple(forms),
+            spans=_form_spans(choice),
             about=(
                 "f: the next format; folders of this machine are left out unless asked for",
                 f"with runs: {_runs_words(choice.runs)}",
@@ -288,6 +306,39 @@ def scope_lines(choice: ReportChoice, width: int) -> list[Line]:
             action="report.format",
         ),
     ]
+
+
+def _scope_spans(choice: ReportChoice, width: int) -> tuple[Span, ...]:
+    head = " scope"
+    words = [scope.words for scope in choice.scopes]
+    if len(head) + sum(cells(text) + 6 for text in words) > width:
+        words = [scope.short or scope.words for scope in choice.scopes]
+    room = (width - len(head)) // len(words) - 6
+    if len(head) + sum(cells(text) + 6 for text in words) > width:
+        words = [shown_name(text, max(6, room)) for text in words]
+    spans = [Span(head, "head")]
+    for number, text in enumerate(words):
+        chosen = number == choice.scope
+        mark = "[x]" if chosen else "[ ]"
+        spans.append(Span(f" {mark} {inert(text)} ", "strong" if chosen else "plain"))
+    return tuple(spans)
+
+
+def _form_spans(choice: ReportChoice) -> tuple[Span, ...]:
+    spans = [Span(" ")]
+    for number, (_, title, _) in enumerate(FORMS):
+        chosen = number == choice.form
+        spans.append(Span(f"[{title}]" if chosen else f" {title} ", "strong" if chosen else "dim"))
+    switches = (
+        ("report.redact", "hide folders", choice.redact, True),
+        ("report.runs", "with runs", bool(choice.runs) and choice.with_runs, bool(choice.runs)),
+    )
+    for action_id, words, is_on, matters in switches:
+        spans += [
+            Span(f"   {by_id(action_id).keys[0]}", "key" if matters else "dim"),
+            Span(f" {words} {'[x]' if is_on else '[ ]'}", "plain" if matters else "dim"),
+        ]
+    return tuple(spans)
 
 
 def _runs_words(runs: Runs) -> str:
@@ -347,32 +398,3 @@ def preview_lines(preview: Preview, width: int) -> list[Line]:
     if preview.cut:
         lines.append(line((" the preview ends here; the file holds all of it", "dim")))
     return lines
-
-
-def foot_lines(choice: ReportChoice, preview: Preview | None, path: str, width: int) -> list[Line]:
-    """What the report does not claim, and how to check it again later."""
-    size = (
-        f"{count_words(preview.lines, 'line')}, {size_words(preview.size)}"
-        if preview is not None
-        else "being made"
-    )
-    name = choice.file_name
-    recheck = "report.json" if choice.form_name != "json" else name
-    left_out = (
-        f"about the {preview.left_out_tensors} other quantized tensors, nor "
-        if preview is not None and preview.left_out_tensors
-        else ""
-    )
-    shown = cut_middle(shlex.quote(inert(path)), max(40, width - 62))
-    rows = (
-        f" claims nothing {left_out}about model quality",
-        f" goes to:  {os.path.join(os.getcwd(), name) if not choice.redact else name}   (w: write)",
-        f" later:  quantscope recheck {recheck} {shown}    exit 1 if it differs",
-        f" in CI:  quantscope scan {shown} --fail-on disagreement",
-    )
-    return [rule(size, width), *(line((cut_end(row, width), "dim")) for row in rows)]
-
-
-def written_words(paths: Sequence[str]) -> str:
-    """What was written."""
-    return "written: " + ", ".join(paths)

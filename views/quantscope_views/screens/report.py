@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,15 +19,16 @@ from quantscope_views.present.report import (
     Preview,
     ReportChoice,
     Runs,
+    Written,
     choices_for,
-    foot_lines,
+    headless_words,
     preview_lines,
     preview_of,
     scope_lines,
     write_report,
     write_reproducer,
-    written_words,
 )
+from quantscope_views.present.report_foot import foot_lines
 from quantscope_views.present.run_facts import to_report
 from quantscope_views.present.states import PaneState, loading_state
 from quantscope_views.screens.base import BaseScreen
@@ -117,8 +119,8 @@ class ReportScreen(BaseScreen):
         if key == "preview" and isinstance(result, Preview):
             self._preview = result
             self._show()
-        elif key == "write" and isinstance(result, tuple):
-            self.notify(written_words(result), timeout=6, markup=False)
+        elif key == "write":
+            self._show()
         elif key == "reproducer" and isinstance(result, tuple):
             self.notify("\n".join(result), timeout=10, markup=False)
 
@@ -127,9 +129,11 @@ class ReportScreen(BaseScreen):
         if choice is None:
             return
         self.query_one("#report-scope", LinesView).show(lambda width: scope_lines(choice, width))
-        path = self.workspace.path or ""
+        headless = self._headless()
+        scope = choice.chosen.words
+        written = [path for about, path in self.workspace.written if about == scope]
         self.query_one("#report-foot", LinesView).show(
-            lambda width: foot_lines(choice, preview, path, width)
+            lambda width: foot_lines(choice, preview, headless, written, width)
         )
         if preview is None:
             self._show_state(loading_state("rendering the report", None))
@@ -140,6 +144,16 @@ class ReportScreen(BaseScreen):
         view.show(lambda width: preview_lines(preview, width))
         if self.lacks_focus:
             view.focus()
+
+    def _headless(self) -> list[str]:
+        """The command that makes what is shown, with the path as it was typed."""
+        if self._made_for is None or self._choice is None:
+            return []
+        return headless_words(self._made_for, self._choice)
+
+    def action_copy_command(self) -> None:
+        """Copy the command that makes this report."""
+        self.qapp.copy_words(shlex.join(self._headless()))
 
     def _change(self, choice: ReportChoice) -> None:
         self._choice = choice
@@ -233,9 +247,10 @@ def start_write(app: Navigation, inspection: Inspection, choice: ReportChoice, p
     """Write a report in a worker."""
     from quantscope.errors import UnreadableError
 
-    def work(token: CancelToken) -> tuple[str, ...]:
+    def work(token: CancelToken) -> Written:
         try:
-            return write_report(inspection, choice, path, token)
+            paths = write_report(inspection, choice, path, token)
+            return Written(scope=choice.chosen.words, paths=paths)
         except OSError as problem:
             raise UnreadableError(
                 f"{path} cannot be written: {problem.strerror or problem}", source=path
