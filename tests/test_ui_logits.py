@@ -255,7 +255,7 @@ async def test_while_it_runs_it_says_how_far_and_stopped_it_keeps_the_finished_s
         await idle(pilot)
         shown = screen_text(app)
         assert "PARTIAL" in shown
-        assert "stopped by hand (1 of 3 sides measured, no controls" in shown
+        assert "stopped by hand (1 of 3 sides measured, controls" in shown
         assert "3.2500" in shown
         assert "enter starts it again" in shown
         assert app.workspace.job("check").outcome == "stopped"  # type: ignore[union-attr]

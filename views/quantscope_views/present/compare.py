@@ -124,9 +124,9 @@ def head_lines(
     top = Line(
         spans=(
             Span(" A ", "head"),
-            Span(fit(shown_name(names[0], half - 2), half), "strong"),
+            Span(fit(shown_name(names[0], half - 1), half), "strong"),
             Span("B ", "head"),
-            Span(fit(shown_name(names[1], half - 2), half - 3), "strong"),
+            Span(fit(shown_name(names[1], half - 4), half - 3), "strong"),
             Span(tail),
         )
     )
@@ -135,7 +135,7 @@ def head_lines(
         chosen = tab == choice.tab
         text = f"{number} {title}"
         spans.append(Span(f"[{text}]" if chosen else f" {text} ", "strong" if chosen else "dim"))
-    right = "only what differs (on)" if choice.only_differences else "every pair"
+    right = "only what differs" if choice.only_differences else "every pair"
     if choice.tab == "logits":
         right = "same tokens"
     used = sum(cells(span.text) for span in spans)

@@ -11,7 +11,7 @@ from quantscope.probes import text
 from quantscope.probes.model import PairResult, ProbeResult
 from quantscope.text import inert
 
-from quantscope_views.lines import Line, Span, cut_end, labelled, line, side_by_side, wrap
+from quantscope_views.lines import Line, Span, cells, cut_end, labelled, line, side_by_side, wrap
 from quantscope_views.present.histogram import ASCII_BLOCKS, BLOCKS
 from quantscope_views.present.run_facts import LogitsOffer, LogitsRun
 from quantscope_views.present.words import count_words, seconds_words, size_words
@@ -88,7 +88,7 @@ def offer_words(offer: LogitsOffer | None) -> str:
     if offer is None:
         return "cost not known yet"
     if offer.cost is None:
-        return f"not run: {offer.why_not}"
+        return f"not run: {offer.why_not.partition(':')[0]}"
     return f"{seconds_words(offer.cost.seconds)}, {size_words(offer.cost.memory_bytes)}"
 
 
@@ -101,7 +101,7 @@ def part_lines(run: LogitsRun, width: int) -> list[Line]:
     done, of = len(run.done), count_words(len(run.request.sides), "side")
     lines = labelled(
         label,
-        f"{run.note} ({done} of {of} measured, no controls: nothing follows)",
+        f"{run.note} ({done} of {of} measured, controls incomplete: nothing follows)",
         width,
         tone=tone,
         about=(run.note, *run.details.splitlines()),
@@ -133,8 +133,11 @@ def _lines(texts: Iterable[str], width: int, tone: str = "") -> list[Line]:
     lines = []
     for whole in texts:
         shown = inert(whole)
+        if cells(shown) < width:
+            lines.append(line((f" {shown}", tone or _tone(whole)), about=(whole.strip(),)))
+            continue
         found = re.match(r" *\S+ {2,}", shown) or re.match(r" *", shown)
-        head = found.group() if found is not None and len(found.group()) < width // 2 else ""
+        head = found.group() if found is not None and len(found.group()) < width // 2 else "  "
         tones = tone or _tone(whole)
         for number, piece in enumerate(wrap(shown[len(head) :], width - len(head) - 2)):
             indent = head if number == 0 else " " * max(len(head), 2)
@@ -188,8 +191,8 @@ def kl_strip(values: Sequence[float], width: int, ascii_only: bool, rows: int = 
         )
         for row in reversed(range(rows)):
             floor = row * (len(blocks) - 1)
-            cells = (min(max(height - floor, 0), len(blocks) - 1) for height in chunk)
-            text_row = "".join(blocks[cell] for cell in cells)
+            levels = (min(max(height - floor, 0), len(blocks) - 1) for height in chunk)
+            text_row = "".join(blocks[level] for level in levels)
             lines.append(line((f" {text_row}", "bar"), about=about))
     return lines
 

@@ -245,6 +245,7 @@ class CompareScreen(BaseScreen):
 
     def offers(self, action_id: str) -> bool:
         """What acts on pairs only once there are pairs."""
+        of_pairs = self.found is not None and self.choice.tab != "logits"
         if action_id in ("app.next-finding", "app.previous-finding"):
             return of_pairs and self.differences > 1
         if action_id in ("compare.swap-rules", "compare.only-differences"):
