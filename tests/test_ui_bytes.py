@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from quantscope_views.lines import Span
 from quantscope_views.present.bytes_layout import learn, pieces_of
 from quantscope_views.present.bytes_lines import code_spans, hex_spans, page_lines
 from quantscope_views.present.bytes_model import CURSOR, LIT, CodeCell, PageRequest
-from quantscope_views.present.bytes_moves import next_code, next_line
+from quantscope_views.present.bytes_moves import next_code, next_group, next_line
 from quantscope_views.present.bytes_page import PageReader
 from quantscope_views.present.bytes_search import element_of_byte, find_next
 from quantscope_views.present.bytes_strips import field_value
 from quantscope_views.present.reading_choice import choice_of
+from quantscope_views.present.zero import read_zero_facts
 from ui_driver import gptq_folder, sharded_folder
 
 SAMPLES = Path(__file__).resolve().parents[1] / "sample_checkpoints"
@@ -244,3 +246,75 @@ def test_codes_that_do_not_fit_are_cut_around_the_cursor() -> None:
     shown = text_of(code_spans(codes, 30))
     assert "[120]" in shown
     assert len(shown) <= 30
+
+
+def stored_plane(folder: Path, name: str, dtype: str) -> tuple[int, np.ndarray[Any, Any]]:
+    """Byte offset in the file and values of a stored tensor, read by its safetensors header alone."""
+    data = (folder / "model.safetensors").read_bytes()
+    head = int.from_bytes(data[:8], "little")
+    entry = json.loads(data[8 : 8 + head])[name]
+    first, last = (8 + head + offset for offset in entry["data_offsets"])
+    return first, np.frombuffer(data[first:last], dtype=dtype).reshape(entry["shape"])
+
+
+def act_order_tensor(folder: Path) -> tuple[Checkpoint, TensorState, str]:
+    """The first tensor whose g_idx is not natural, and its module."""
+    checkpoint = Checkpoint.open(str(folder))
+    for state in inspect(checkpoint, Scope(mode="headers")).states:
+        module = state.tensor.name.removesuffix(".weight")
+        _, index = stored_plane(folder, f"{module}.g_idx", "<i4")
+        if (np.diff(index) < 0).any():
+            return checkpoint, state, module
+    raise AssertionError("every g_idx is natural")
+
+
+def check_act_order(folder: Path) -> None:
+    """Bytes of scales lead to columns of the group that g_idx names, and columns to the bytes of that group."""
+    checkpoint, state, module = act_order_tensor(folder)
+    choice = choice_of(state)
+    assert choice is not None
+    _, index = stored_plane(folder, f"{module}.g_idx", "<i4")
+    first, scales = stored_plane(folder, f"{module}.scales", "<f2")
+    n_groups, n_out = scales.shape
+    for group, row in ((0, 0), (n_groups - 1, 3), (0, n_out - 1)):
+        byte = first + 2 * (group * n_out + row)
+        found = element_of_byte(checkpoint, state, choice, 0, byte)
+        assert found is not None
+        (at_row, at_col), role = found
+        assert (role, at_row) == ("scale", row)
+        assert at_col == int(np.flatnonzero(index == group)[0])
+    pages = PageReader(checkpoint, state, choice)
+    for col in (0, 1, 5, len(index) - 1):
+        page = pages.read(PageRequest(row=2, col=col, height=6, line_bytes=16))
+        strip = next(strip for strip in page.strips if strip.role == "scale")
+        assert strip.byte_offset == first + 2 * (int(index[col]) * n_out + 2)
+        assert page.group.scattered == frozenset(np.flatnonzero(index == index[col]).tolist())
+        following = next_group(page, choice.shown, 1)
+        wanted = (int(index[col]) + 1) % n_groups
+        assert following == (
+            2 + (int(index[col]) + 1) // n_groups,
+            int(np.flatnonzero(index == wanted)[0]),
+        )
+
+
+def test_bytes_of_an_act_order_tensor_belong_to_the_groups_of_its_g_idx() -> None:
+    check_act_order(SAMPLES / "smol-gptq-act-order")
+
+
+@pytest.mark.real
+def test_a_real_act_order_checkpoint_is_read_by_its_g_idx(real_set: Path) -> None:
+    check_act_order(real_set / "gptqmodel-w4g128-sym-descact")
+
+
+def test_the_zero_tab_reads_the_zeros_of_the_group_that_g_idx_names() -> None:
+    folder = SAMPLES / "smol-gptq-act-order"
+    checkpoint, state, module = act_order_tensor(folder)
+    _, index = stored_plane(folder, f"{module}.g_idx", "<i4")
+    first, words = stored_plane(folder, f"{module}.qzeros", "<u4")
+    facts = read_zero_facts(checkpoint, state, (0, 0))
+    assert facts is not None
+    group = int(index[0])
+    assert facts.word == f"0x{int(words[group, 0]):08x}"
+    assert facts.where == f"@0x{first + 4 * group * words.shape[1]:X}"
+    assert facts.stored == tuple(int(words[group, 0]) >> 4 * i & 15 for i in range(8))
+    assert facts.plane == ("qzeros[0,0]" if group == 0 else f"qzeros, group {group}")

@@ -27,6 +27,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0
     scattered: frozenset[int] | None = None
     """Columns of an act-order group; None for a rectangle."""
+    firsts: tuple[int, ...] = ()
+    """First column of every act-order group, in the order of their numbers."""
     flat: tuple[int, int] | None = None
     """Flat run over the row-major weight, with `row_length`."""
     row_length: int = 0
@@ -138,13 +140,22 @@ def _act_order(
     number = int(index[col])
     columns = np.nonzero(index == number)[0]
     shown = ", ".join(str(c) for c in columns[:3].tolist())
+    numbers, firsts = np.unique(index, return_index=True)
     return Group(
         rows=(row, row + 1),
         cols=(int(columns[0]), int(columns[-1]) + 1),
         words=f"group {number} by g_idx = {columns.size} channels ({shown}, ...) of out {row}",
-        number=number,
+        number=int(np.searchsorted(numbers, number)),
         scattered=frozenset(columns.tolist()),
+        firsts=tuple(firsts.tolist()),
     )
+
+
+def scattered_start(group: Group, n_rows: int, row: int, delta: int) -> tuple[int, int]:
+    """The first element of the act-order group `delta` groups on, within the tensor."""
+    per_row = len(group.firsts)
+    number = max(0, min(n_rows * per_row - 1, row * per_row + group.number + delta))
+    return number // per_row, group.firsts[number % per_row]
 
 
 def group_start(reading: Reading, row: int, col: int, delta: int) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quantscope.model import Reading
 
-from quantscope_views.present.bytes_group import group_start
+from quantscope_views.present.bytes_group import group_start, scattered_start
 from quantscope_views.present.bytes_layout import Hit, LayoutMap
 from quantscope_views.present.bytes_model import BytesPage
 
@@ -82,6 +82,8 @@ def next_word(page: BytesPage, delta: int) -> Position:
 
 def next_group(page: BytesPage, reading: Reading, delta: int) -> Position:
     """The first element of the next or previous group."""
+    if page.group.scattered is not None:
+        return scattered_start(page.group, page.shape[0], page.row, delta)
     return group_start(reading, page.row, page.col, delta)
 
 

@@ -78,7 +78,7 @@ class PageReader:
         cell = self._family.locate(tensor, reading, row, col, reader)
         if self._layout is None:
             self._layout = learn(
-                lambda r, c: self._family.locate(tensor, reading, r, c),
+                lambda r, c: self._family.locate(tensor, reading, r, c, reader),
                 n_rows,
                 n_cols,
                 big_endian=big,

@@ -105,14 +105,15 @@ def element_of_byte(
 ) -> tuple[tuple[int, int], str] | None:
     """The first element that uses a byte, and the plane's role; None where no element does."""
     family = checkpoint.family(state.tensor)
+    reader = checkpoint.reader(cancelled=cancelled)
     tensor, reading = state.tensor, choice.shown
     n_rows, n_cols = reading.shape[-2], reading.shape[-1]
     big = tensor.planes[0].byte_order == "big"
-    corner = family.locate(tensor, reading, 0, 0)
+    corner = family.locate(tensor, reading, 0, 0, reader)
 
     def role_cell(role: str) -> Callable[[int, int], Cell]:
         def locate(row: int, col: int) -> Cell:
-            cell = family.locate(tensor, reading, row, col)
+            cell = family.locate(tensor, reading, row, col, reader)
             spans = cell.per_plane.get(role, ()) if role != "codes" else cell.bits
             return Cell(row=row, col=col, group=cell.group, bits=spans)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 from quantscope.checkpoint import Checkpoint
-from quantscope.decode.parts import Window
+from quantscope.decode.parts import Parts, Window
 from quantscope.decode.window import window_parts
 from quantscope.errors import QuantscopeError
 from quantscope.model import Evidence, FieldState, Reading
@@ -36,7 +36,6 @@ from quantscope_views.present.triage import evidence_about
 from quantscope_views.present.words import (
     fixed_words,
     offset_words,
-    shape_words,
     signed,
     zero_words,
 )
@@ -105,8 +104,9 @@ def read_zero_facts(
     as_is = with_convention(claimed, "as_is")
     corner = Window(range(min(SHOWN_ZEROS, n_rows)), range(min(1, n_cols)))
     parts = window_parts(family, tensor, as_is, corner, reader)
-    stored = () if parts.stored_zero is None else tuple(parts.stored_zero[:, 0].tolist())
-    spans = family.locate(tensor, as_is, 0, 0).per_plane.get("zero", ())
+    stored = _corner_zeros(parts)
+    cell = family.locate(tensor, as_is, 0, 0, reader)
+    spans = cell.per_plane.get("zero", ())
     plane = tensor.plane("zero")
     word = where = ""
     if spans:
@@ -129,11 +129,23 @@ def read_zero_facts(
         except QuantscopeError:
             continue
     title = plane.suffix if plane is not None else "zeros"
-    if plane is not None:
-        title = f"{plane.suffix} {plane.dtype} {shape_words(plane.shape)}"
+    first = plane is None or not spans or spans[0].byte_offset == plane.byte_offset
     return ZeroFacts(
-        plane=title, where=where, word=word, stored=stored, at=(row, col), examples=examples
+        plane=f"{title}[0,0]" if first else f"{title}, group {cell.group}",
+        where=where,
+        word=word,
+        stored=stored,
+        at=(row, col),
+        examples=examples,
     )
+
+
+def _corner_zeros(parts: Parts) -> tuple[int, ...]:
+    """Stored zeros of the first rows, for the group that the first column belongs to."""
+    if parts.stored_zero is None:
+        return ()
+    group = int(parts.group_of_column.flat[0]) if parts.group_of_column.size else 0
+    return tuple(parts.stored_zero[:, min(group, parts.stored_zero.shape[1] - 1)].tolist())
 
 
 def zero_lines(
@@ -201,9 +213,7 @@ def _two_readings(
     ]
     step = _step(field, "code statistic")
     if facts is not None:
-        rows.append(
-            (facts.plane.split(" ", 1)[0] + "[0,0]", [f"{facts.word}  {facts.where}", "same bytes"])
-        )
+        rows.append((facts.plane, [f"{facts.word}  {facts.where}", "same bytes"]))
         stored = " ".join(f"{zero:2d}" for zero in facts.stored)
         rows.append((f"stored, out 0..{len(facts.stored) - 1}", [stored, stored]))
         rows.append(("zero used", [_used(facts, state, convention) for convention in pair]))
