@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter, defaultdict
+from typing import Any
 
 from quantscope.compare.model import Comparison, FoldingResult, PairResult, ZeroComparison, ZeroSide
+from quantscope.report.words import count_words, value_words, zero_words
 from quantscope.text import cut_middle, inert
 
-CONVENTION_WORDS = {"as_is": "stored", "minus_one": "stored+1"}
 NAME_WIDTH = 38
+WIDTH = 80
 
 
 def render(found: Comparison) -> str:
@@ -17,7 +20,7 @@ def render(found: Comparison) -> str:
         f"A {found.a}",
         f"B {found.b}",
         *([f"base {found.base}"] if found.base else []),
-        f"{len(found.pairs)} weights paired, {len(found.only_in_a)} only in A, "
+        f"{count_words(len(found.pairs), 'weight')} paired, {len(found.only_in_a)} only in A, "
         f"{len(found.only_in_b)} only in B" + (f" ({found.partial})" if found.partial else ""),
         "",
     ]
@@ -27,57 +30,72 @@ def render(found: Comparison) -> str:
     lines += _reference(found)
     lines += _only(found)
     lines += _gates(found)
-    return "\n".join(inert(line) for line in lines)
+    return "\n".join(shown for line in lines for shown in _wrapped(inert(line)))
+
+
+def _wrapped(line: str) -> list[str]:
+    """Prose of more than the width in several lines, the later ones further in; rows of columns as they are."""
+    if len(line) <= WIDTH or "   B " in line:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [line]
 
 
 def _contract(found: Comparison) -> list[str]:
     differing: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for pair in found.pairs:
         for difference in pair.contract:
-            key = (difference.field, _short(difference.a), _short(difference.b))
+            key = (difference.field, *_difference(difference.field, difference.a, difference.b))
             differing[key].append(pair.pair.name)
     quantized = [p for p in found.pairs if p.family_a and p.family_b]
     lines = ["CONTRACT"]
     if not differing:
         return [*lines, f"  same in every field, {len(quantized)} quantized pairs", ""]
     for (field, a, b), names in differing.items():
-        lines.append(f"  {field:<16} A {a}   B {b}   {len(names)} of {len(quantized)}")
+        lines += _row(field, a, f"{b}   ({len(names)} of {len(quantized)})")
     return [*lines, ""]
+
+
+def _difference(field: str, a: Any, b: Any) -> tuple[str, str]:
+    """Both values in words; of structured values only the parts that differ, where words would hide them."""
+    left, right = value_words(field, a), value_words(field, b)
+    if isinstance(a, dict) and isinstance(b, dict) and (left == right or field == "arithmetic"):
+        keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
+        left, right = (", ".join(f"{key} {side.get(key)}" for key in keys) for side in (a, b))
+    return left, right
 
 
 def _zeros(found: Comparison) -> list[str]:
     with_zeros = [p for p in found.pairs if p.zeros is not None]
     if not with_zeros:
         return []
-    lines = [
-        "ZEROS                                   A zero =  mean +- SE      B zero =  mean +- SE    bytes"
-    ]
+    lines = ["ZEROS"]
     groups: dict[tuple[str, str], list[PairResult]] = defaultdict(list)
     for pair in with_zeros:
         assert pair.zeros is not None
         groups[(pair.zeros.a.convention, pair.zeros.b.convention)].append(pair)
     for members in groups.values():
-        first = members[0]
-        assert first.zeros is not None
-        lines.append(
-            f"  {cut_middle(first.pair.name, NAME_WIDTH):<{NAME_WIDTH}}"
-            f"{_zero_cell(first.zeros.a)}{_zero_cell(first.zeros.b)}"
-            f"{'==' if first.zeros.bytes_equal else '!='}"
-        )
-        if len(members) > 1:
-            unequal = sum(not m.zeros.bytes_equal for m in members[1:] if m.zeros is not None)
-            lines.append(
-                f"  ... {len(members) - 1} more: same rule on each side, {unequal} with other bytes"
-            )
+        zeros = members[0].zeros
+        assert zeros is not None
+        unequal = sum(not m.zeros.bytes_equal for m in members if m.zeros is not None)
+        bytes_words = f"{unequal} of {len(members)} with other bytes" if unequal else "same bytes"
+        lines.append(f"  {count_words(len(members), 'weight')}, {bytes_words}")
+        lines += _row("rule", zero_words(zeros.a.convention), zero_words(zeros.b.convention))
+        lines += _row("mean(code-zero)", _mean(zeros.a), _mean(zeros.b))
     assert with_zeros[0].zeros is not None
     return [*lines, *_zero_detail(with_zeros[0].pair.name, with_zeros[0].zeros), ""]
 
 
-def _zero_cell(side: ZeroSide) -> str:
-    word = CONVENTION_WORDS.get(side.convention, side.convention)
+def _row(label: str, left: str, right: str) -> list[str]:
+    """A and B side by side, or one below the other where they are too long for that."""
+    row = f"  {label:<15} A {left:<28}   B {right}"
+    return [row] if len(row) <= WIDTH else [f"  {label:<15} A {left}", f"  {'':<15} B {right}"]
+
+
+def _mean(side: ZeroSide) -> str:
     if side.mean is None or side.standard_error is None:
-        return f"{word:<9} {'-':<16}"
-    return f"{word:<9} {side.mean:+.3f} +- {side.standard_error:.3f} "
+        return "-"
+    return f"{side.mean:+.3f} +- {side.standard_error:.3f}"
 
 
 def _zero_detail(name: str, zeros: ZeroComparison) -> list[str]:
@@ -93,7 +111,7 @@ def _zero_detail(name: str, zeros: ZeroComparison) -> list[str]:
             f"{a.first_bytes}  @0x{a.byte_offset:X}",
             f"{b.first_bytes}  @0x{b.byte_offset:X}",
         ),
-        ("fields lo..hi", _numbers(a.fields), _numbers(b.fields)),
+        ("fields low-high", _numbers(a.fields), _numbers(b.fields)),
         ("go to out", _numbers(a.goes_to), _numbers(b.goes_to)),
         (f"stored, out0-{len(a.stored) - 1}", _numbers(a.stored), _numbers(b.stored)),
         ("zero used", _numbers(a.used), _numbers(b.used)),
@@ -104,7 +122,7 @@ def _zero_detail(name: str, zeros: ZeroComparison) -> list[str]:
     lines = [f"  {cut_middle(name, NAME_WIDTH)} {a.plane}: {same}"]
     if zeros.told_apart_by:
         lines.append(f"  told apart by   {zeros.told_apart_by}")
-    lines += [f"  {label:<15} A {left:<32} B {right}" for label, left, right in rows]
+    lines += [line for row in rows for line in _row(*row)]
     if zeros.bytes_equal:
         lines.append("  the two zero planes are byte-identical")
     lines.append(
@@ -144,7 +162,7 @@ def _values(found: Comparison) -> list[str]:
         assert worst.values.metrics is not None
         ratio = worst.values.ratio
         lines += [
-            f"  NOT LIKE FOR LIKE: {len(rescaled)} weights, rel. squared L2 up to {_relative(worst):.2f}, "
+            f"  NOT LIKE FOR LIKE: {count_words(len(rescaled), 'weight')}, rel. squared L2 up to {_relative(worst):.2f}, "
             f"cosine {worst.values.metrics.cosine or 0:.2f}",
             f"  B rescales input channels (B/A {ratio.smallest:.2g} .. {ratio.largest:.2g}, "
             f"median {ratio.median:.2g}), presumably undone in the norm",
@@ -176,7 +194,7 @@ def _reference(found: Comparison) -> list[str]:
             continue
         like = [r for r in results if r.values.like_for_like]
         errors = [r.values.metrics.relative_squared_l2 or 0.0 for r in like if r.values.metrics]
-        text = f"  {side.upper()}: {len(results)} weights"
+        text = f"  {side.upper()}: {count_words(len(results), 'weight')}"
         if errors:
             text += f", rel. squared L2 {min(errors):.4g} .. {max(errors):.4g}"
         if len(like) < len(results):
@@ -241,9 +259,3 @@ def _gates(found: Comparison) -> list[str]:
 
 def _numbers(values: tuple[int, ...]) -> str:
     return " ".join(str(value) for value in values)
-
-
-def _short(value: object) -> str:
-    if isinstance(value, dict):
-        return " ".join(f"{key}={_short(nested)}" for key, nested in value.items())
-    return str(value)

@@ -267,8 +267,8 @@ def _end_rule(
 ) -> None:
     if beyond:
         message = (
-            f"the file is {last - size} bytes shorter than its header says: {len(beyond)} tensors "
-            f"reach past byte {size}"
+            f"the file is {last - size} bytes shorter than its header says: "
+            f"{len(beyond)} tensor{'s reach' if len(beyond) > 1 else ' reaches'} past byte {size}"
         )
         log.add(
             "st-past-end",

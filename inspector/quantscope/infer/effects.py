@@ -10,11 +10,11 @@ ZERO_EFFECTS = {
     (
         "as_is",
         "minus_one",
-    ): "read as stored: every weight one step (1 x scale) higher than under stored+1",
+    ): "read as stored: every weight one step (1 x scale) higher than under stored + 1",
     (
         "minus_one",
         "as_is",
-    ): "read as stored+1: every weight one step (1 x scale) lower than under stored",
+    ): "read as stored + 1: every weight one step (1 x scale) lower than under stored",
 }
 """(this reading, the other one) -> effect."""
 

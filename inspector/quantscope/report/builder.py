@@ -369,9 +369,18 @@ def _not_checked_of(part: Narrowed) -> Iterator[NotChecked]:
     inspection = part.inspection
     checkpoint = inspection.checkpoint
     if part.selected:
+        others = [
+            count_words(count, f"other {what}")
+            for count, what in (
+                (part.tensors_left_out, "quantized tensor"),
+                (part.findings_left_out, "finding"),
+            )
+            if count
+        ]
         yield NotChecked(
-            what=f"{part.tensors_left_out} other quantized tensors, "
-            f"{part.findings_left_out} other findings, and all else in the checkpoint",
+            what=f"{', '.join(others)}, and all else in the checkpoint"
+            if others
+            else "everything else in the checkpoint",
             why="left out of this report by hand",
         )
     examined, total = (
@@ -403,12 +412,12 @@ def _not_checked_of(part: Narrowed) -> Iterator[NotChecked]:
     if grouping.plain and not part.selected:
         nbytes = sum(_stored_bytes(tensor.dtype, tensor.nbytes) for tensor in grouping.plain)
         yield NotChecked(
-            what=f"values of {len(grouping.plain)} unquantized tensors ({nbytes} bytes)",
+            what=f"values of {count_words(len(grouping.plain), 'unquantized tensor')} ({nbytes} bytes)",
             why="a scan reads quantized planes",
         )
     if grouping.unrecognised and not part.selected:
         yield NotChecked(
-            what=f"{len(grouping.unrecognised)} quantized-looking tensors",
+            what=count_words(len(grouping.unrecognised), "quantized-looking tensor"),
             why="no family recognises them",
         )
     for variant in checkpoint.opened.variants if not part.selected else ():

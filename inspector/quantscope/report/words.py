@@ -68,6 +68,11 @@ PLANE_WORDS = {
 }
 
 
+def zero_words(value: Any) -> str:
+    """A zero convention as a person reads it; any other word as it is."""
+    return ZERO_WORDS.get(str(value), str(value))
+
+
 def who_words(who: str) -> str:
     """Who can act: producer, config, download, storage or reader; `-` where nothing helps."""
     return WHO_WORDS.get(who, who)
@@ -78,7 +83,7 @@ def value_words(field: str, value: Any) -> str:
     if value is None:
         return "not stated"
     if field == "zero_convention":
-        return ZERO_WORDS.get(str(value), str(value))
+        return zero_words(value)
     if field == "symmetric" and isinstance(value, bool):
         return "symmetric" if value else "asymmetric"
     if field == "group" and isinstance(value, dict):

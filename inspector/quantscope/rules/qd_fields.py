@@ -8,6 +8,7 @@ import msgspec
 
 from quantscope.infer.solver import claim_fits, compatible
 from quantscope.model import Claim, Json, Severity, Source, Subject
+from quantscope.report.words import zero_words
 from quantscope.rules import names
 from quantscope.rules.base import Hit, Page, Rule
 from quantscope.rules.facts import Facts
@@ -49,11 +50,12 @@ class SourcesContradict(Rule):
         other = first if odd is second else second
         inferred = state.contract[field].inferred
         decided = bool(wrong) and other not in wrong
+        said = zero_words if field == "zero_convention" else word
         text = (
-            f"{field}: {odd.source} says {word(odd.value)}, {other.source} says {word(other.value)}"
+            f"{field}: {odd.source} says {said(odd.value)}, {other.source} says {said(other.value)}"
         )
         if decided and inferred is not None:
-            text += f"; the bytes fit {word(inferred.value)}"
+            text += f"; the bytes fit {said(inferred.value)}"
         return self.hit(
             Subject(
                 tensor=state.tensor.name,
@@ -65,7 +67,7 @@ class SourcesContradict(Rule):
             fold=f"{field}|{odd.source}|{odd.value!r}|{other.source}|{other.value!r}",
             kind="BNB" if "quant_state" in odd.source.pointer else None,
             impact="readers that take one source decode other weights than readers of the other",
-            try_=f"set {odd.source} to {word(other.value)}",
+            try_=_agreeing(odd, other),
             who="config",
             data={
                 "values": {str(odd.source): odd.value, str(other.source): other.value},
@@ -106,6 +108,13 @@ def no_numbers(rule: Rule, facts: Facts, keys: tuple[str, ...]) -> Iterator[Hit]
                 severity="warning",
                 data={"value": str(value)[:40]},
             )
+
+
+def _agreeing(odd: Claim, other: Claim) -> str:
+    """What to write where two claims differ: the other's own words, if both stand under the same key."""
+    if odd.source.pointer.rpartition("/")[2] == other.source.pointer.rpartition("/")[2]:
+        return f"set {odd.source} to {word(other.written)}"
+    return f"make {odd.source} agree with {other.source}"
 
 
 class BitsContradict(FieldRule):

@@ -9,6 +9,7 @@ from typing import Any
 from quantscope.families.declarations import Section
 from quantscope.families.modules import pattern_matches
 from quantscope.model import Json, Subject
+from quantscope.report.words import count_words
 from quantscope.rules.base import Hit, Page, Rule
 from quantscope.rules.exclusions import Exclusions
 from quantscope.rules.facts import Facts
@@ -293,7 +294,7 @@ class IgnoreConflict(Rule):
             yield self.hit(
                 Subject(config_key=str(source), file=file),
                 f"ignore lists: {first} has {len(lists[first])} entries, {file} has {len(lists[file])}; "
-                f"they cover {len(differs)} modules differently",
+                f"they cover {count_words(len(differs), 'module')} differently",
                 fold=file,
                 impact="none where the config covers all plain modules"
                 if recipe
@@ -347,7 +348,9 @@ class GroupTargets(Rule):
                 for state in facts.states:
                     if state.solved.chosen is not None:
                         widths[state.solved.chosen.element] += 1
-                fits = ", ".join(f"{n} modules fit {w}" for w, n in sorted(widths.items()))
+                fits = ", ".join(
+                    f"{count_words(n, 'module')} fit {w}" for w, n in sorted(widths.items())
+                )
                 yield self.hit(
                     Subject(config_key=str(source), file=section.file),
                     f"groups {owner[target]} and {name} both claim {target!r}"
@@ -373,7 +376,7 @@ class GroupTargets(Rule):
                 continue
             yield self.hit(
                 Subject(config_key=str(source), file=section.file),
-                f"target {target!r} of {name} matches none of {len(modules)} modules",
+                f"target {target!r} of {name} matches none of {count_words(len(modules), 'module')}",
                 fold=f"{source}|{target}",
                 impact="the group applies to nothing; its modules get another scheme or none",
                 try_=f"write names of stored modules into {source}",

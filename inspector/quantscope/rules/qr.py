@@ -22,6 +22,7 @@ from quantscope.grit.descriptor import (
 )
 from quantscope.grit.locate import Found, descriptors
 from quantscope.model import Subject
+from quantscope.report.words import zero_words
 from quantscope.rules.base import Hit, Page, Rule
 from quantscope.rules.facts import Facts
 
@@ -297,9 +298,9 @@ class GritContradicts(Rule):
                 field=field,
                 config_key=base.config_key,
             ),
-            f"GRIT says {said}, the planes fit {actual}",
+            f"GRIT says {zero_words(said)}, the planes fit {zero_words(actual)}",
             fold=f"{field}|{said}|{actual}",
-            many=f"GRIT says {said} of {{count}} tensors, their planes fit {actual}",
+            many=f"GRIT says {zero_words(said)} of {{count}} tensors, their planes fit {zero_words(actual)}",
             impact="tools that trust the descriptor decode other weights",
             try_=f"write {item.source} again",
             data={"said": said, "actual": actual, "field": field},

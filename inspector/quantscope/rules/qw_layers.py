@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from quantscope.model import Source, Subject
+from quantscope.report.words import count_words
 from quantscope.rules import names
 from quantscope.rules.base import Hit, Page, Rule
 from quantscope.rules.facts import Facts
@@ -43,7 +44,10 @@ class LayersMissing(Rule):
             gone, count = names.absent(have, max(have) + 1)
             if gone and count <= len(have):
                 yield self._hit(
-                    stack, gone, count, f"{len(have)} layers up to {max(have)} are stored"
+                    stack,
+                    gone,
+                    count,
+                    f"{count_words(len(have), 'layer')} up to {max(have)} are stored",
                 )
             elif stack == main:
                 yield from self._against_config(facts, stack, have)
@@ -113,7 +117,7 @@ class ModulesMissing(Rule):
                     yield self.hit(
                         Subject(tensor=f"{stack}.{number}.{gone[0]}"),
                         f"layer {number} of {stack} lacks {', '.join(gone[:6])}; "
-                        f"{counts[usual]} other layers have {'them' if len(gone) > 1 else 'it'}",
+                        f"{count_words(counts[usual], 'other layer has', 'other layers have')} {'them' if len(gone) > 1 else 'it'}",
                         fold=f"{stack}|{gone}",
                         impact="the modules stay at random",
                         try_="export the model again",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from quantscope.infer.solver import claim_fits
 from quantscope.model import Claim, Severity, Subject
 from quantscope.model.claims import STRENGTH_RANK
+from quantscope.report.words import zero_words
 from quantscope.rules.base import Hit, Page, Rule
 from quantscope.rules.facts import Facts
 from quantscope.rules.field_rule import contradicting
@@ -20,7 +21,6 @@ MARKERS: dict[str, str] = {
 """Producers whose files without a format key hold stored zeros of one convention (formats of their writers)."""
 
 ZERO_STEP = "every weight one step (1 x scale) too high or too low"
-WORDS = {"as_is": "as stored", "minus_one": "stored + 1"}
 GPTQ_FORMAT = {"as_is": "gptq_v2", "minus_one": "gptq"}
 
 
@@ -69,13 +69,13 @@ class ConventionUndeclared(Rule):
             key = _format_key(facts)
             text = "zero convention not recorded"
             if found is not None:
-                text += f"; the bytes fit {found} ({WORDS.get(found, found)})"
+                text += f"; the bytes fit {zero_words(found)}"
             else:
-                text += "; the bytes decide nothing, custom says " + _custom(state)
+                text += "; the bytes decide nothing, custom says " + zero_words(_custom(state))
             if known:
                 text += ", as the producer's marker says"
             elif marker is not None and found is not None:
-                text += f", the producer's marker says {marker}"
+                text += f", the producer's marker says {zero_words(marker)}"
             yield self.hit(
                 facts.of_tensor(state, state.tensor.plane("zero"), "zero_convention"),
                 text,
@@ -157,10 +157,11 @@ class ConventionContradicted(Rule):
                     field="zero_convention",
                     config_key=str(claim.source),
                 ),
-                f"{claim.source} means {claim.value} ({WORDS.get(str(claim.value), claim.value)}), "
-                f"the codes fit {found} ({WORDS.get(found, found)}){_mean_words(state)}",
+                f"{claim.source} means {zero_words(claim.value)}, "
+                f"the codes fit {zero_words(found)}{_mean_words(state)}",
                 fold=f"{claim.value}|{found}|{claim.source}",
-                many=f"{claim.source} means {claim.value}, the codes of {{count}} tensors fit {found}: "
+                many=f"{claim.source} means {zero_words(claim.value)}, "
+                f"the codes of {{count}} tensors fit {zero_words(found)}: "
                 "mean(code - zero) is 1 off under the declared convention",
                 impact=_shift(str(claim.value), found),
                 try_=_remedy(claim, found, bool(rivals)),
