@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -464,3 +465,12 @@ def test_the_real_split_set_opens_by_each_part(real_set: Path) -> None:
         opened = _open(part)
         assert not opened.issues
         assert _tensors(opened) == _tensors(whole)
+
+
+def test_a_torch_file_of_a_usual_name_leads_other_safetensors_files(tmp_path: Path) -> None:
+    """HQQ saves qmodel.pt; tensors of any size beside it are something else."""
+    shutil.copy(
+        Path(__file__).parent / "data" / "hqq-variants-pt" / "qmodel.pt", tmp_path / "qmodel.pt"
+    )
+    _save(tmp_path / "extra.safetensors", "a", size=1 << 18)
+    assert [file.name for file in _open(tmp_path).files] == ["qmodel.pt"]

@@ -18,7 +18,7 @@ INDEX_NAME = re.compile(r"\.(?P<suffix>safetensors|bin)\.index(?:\.[\w-]+)?\.jso
 """transformers writes a variant's index as model.safetensors.index.fp16.json."""
 
 MAIN_NAME = re.compile(
-    r"^(?:(?:diffusion_pytorch_|pytorch_|gptq_)?model(?:[-_.].*)?|.*[-_]model)\.[a-z]+$",
+    r"^(?:(?:diffusion_pytorch_|pytorch_|gptq_|q)?model(?:[-_.].*)?|.*[-_]model)\.[a-z]+$",
     re.IGNORECASE,
 )
 _BESIDE = "adapter|lora|ema|non_ema|optimizer|optim|scheduler|training_args|rng_state|scaler|mmproj|imatrix"
@@ -113,13 +113,16 @@ def plan_folder(files: Mapping[str, int]) -> Plan:
 def _leads(tensors: dict[str, int], gguf: dict[str, int], torch: dict[str, int]) -> bool:
     """True where safetensors files are the checkpoint rather than something beside a GGUF or torch file.
 
-    Usual names and shards lead; a file of another name gives way to a GGUF, and to a larger torch file.
+    Usual names and shards lead; a file of another name gives way to a GGUF, and to a torch file of a usual name or
+    a larger one.
     """
     usual = [name for name in tensors if not is_variant_name(name)]
     if any(MAIN_NAME.match(name) or SHARD_NAME.match(name) for name in usual):
         return True
     main = [name for name in gguf if not _BESIDE_NAME.search(name)]
     if main or (gguf and not usual):
+        return False
+    if any(MAIN_NAME.match(name) and not is_variant_name(name) for name in torch):
         return False
     return not torch or max(tensors.values()) >= max(torch.values())
 

@@ -258,12 +258,31 @@ def _per_module(section: Section) -> Iterator[Exclusion]:
                 source = section.source("extra_config", module)
                 regex = not re.fullmatch(r"[\w.\-]+", module)
                 yield Exclusion(entry=module, source=source, dialect="regex" if regex else "exact")
+    yield from _torchao_rules(section)
     if not section.method:
         for module, value in section.data.items():
             if value is False and (
                 "." in module or module in names.HEAD_NAMES | names.EMBEDDING_NAMES
             ):
                 yield Exclusion(entry=module, source=section.source(module), dialect="exact")
+
+
+def _torchao_rules(section: Section) -> Iterator[Exclusion]:
+    """Names and patterns that torchao's FqnToConfig maps to null (torchao 0.18, quant_api.py)."""
+    where = ("quant_type", "default", "_data")
+    data: Json = section.data
+    for key in where:
+        data = data.get(key) if isinstance(data, dict) else None
+    for key in ("fqn_to_config", "module_fqn_to_config") if isinstance(data, dict) else ():
+        rules = data.get(key)
+        for module, value in rules.items() if isinstance(rules, dict) else ():
+            if value is None and module != "_default":
+                dialect: Dialect = "compressed-tensors" if module.startswith("re:") else "exact"
+                yield Exclusion(
+                    entry=module, source=section.source(*where, key, module), dialect=dialect
+                )
+        if isinstance(rules, dict):  # the second spelling repeats the first
+            return
 
 
 def _recipe_ignores(data: Json, pointer: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:

@@ -23,12 +23,18 @@ def single(state: TensorState) -> tuple[Plane, PlaneStats] | None:
     by_name = {stats.stored_name: stats for stats in state.exam.planes}
     for role in ("scale2", "scale"):
         plane = state.tensor.plane(role)
-        if plane is None:
+        if plane is None or not _whole(state, plane):
             continue
         stats = by_name.get(plane.stored_name)
         if stats is not None and stats.total == 1 and stats.largest:
             return plane, stats
     return None
+
+
+def _whole(state: TensorState, plane: Plane) -> bool:
+    """Whether a plane scales the tensor by definition, not as its only block of nested scales."""
+    levels = state.reading.scale if state.reading is not None else ()
+    return all(level.per in ("", "tensor") for level in levels if level.name == plane.suffix)
 
 
 class FusedSiblings(Rule):
@@ -89,7 +95,7 @@ class FusedSiblings(Rule):
 
     @staticmethod
     def _severity(facts: Facts, state: TensorState, plane: Plane) -> Severity:
-        if facts.is_gguf or "comfy" in state.tensor.word:
+        if facts.is_gguf or "comfy" in state.tensor.word or state.tensor.family == "torchao":
             return "note"
         element = state.reading.element if state.reading is not None else ""
         if element.startswith(FP4_WORDS):

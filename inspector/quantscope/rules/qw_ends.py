@@ -34,6 +34,15 @@ def head_and_embedding(facts: Facts) -> tuple[StoredTensor | None, StoredTensor 
             head = stored
         elif names.is_embedding(module) and embedding is None and len(stored.shape) >= 2:
             embedding = stored
+    if head is None:  # planes of other names: torchao, quanto, HQQ
+        head = next(
+            (
+                facts.stored[state.tensor.planes[0].stored_name]
+                for state in facts.states
+                if names.is_head(state.tensor.module)
+            ),
+            None,
+        )
     return head, embedding
 
 

@@ -81,6 +81,7 @@ class PlainYetTargeted(Rule):
             return
         yield from self._head(facts)
         excluded = facts.once(Exclusions).first
+        stacked = _stacked_experts(facts)
         stacks = {
             p.stack for s in facts.states if (p := names.layer_of(s.tensor.module)) is not None
         }
@@ -88,6 +89,8 @@ class PlainYetTargeted(Rule):
             if module in excluded or len(stored.shape) != 2:
                 continue
             if names.is_embedding(module) or module in facts.by_module:
+                continue
+            if stacked and names.expert_of(module) is not None:
                 continue
             mates = facts.roles.get(names.role_of(module), ())
             section = _targeting(facts, module, stacks)
@@ -106,7 +109,11 @@ class PlainYetTargeted(Rule):
                     config_key=f"{file}#{key}",
                 ),
                 f"plain {stored.dtype} weight"
-                + (f" though {len(mates)} modules of the same place are quantized" if mates else "")
+                + (
+                    f" though {len(mates)} of the modules of its place are quantized"
+                    if mates
+                    else ""
+                )
                 + f"; {file} quantizes it and no ignore entry covers it",
                 fold=f"{file}|{names.last(module)}|{bool(mates)}",
                 many=f"{{count}} plain weights that {file} quantizes and no ignore entry covers",
@@ -134,6 +141,16 @@ class PlainYetTargeted(Rule):
                 who="config",
                 data={"declared": True},
             )
+
+
+def _stacked_experts(facts: Facts) -> bool:
+    """Whether the method leaves all experts alone because the model class holds them as one parameter a layer.
+
+    bitsandbytes converts linear modules only; transformers 5 stacks experts and stores them one by one again.
+    """
+    return all(section.method == "bitsandbytes" for section in facts.sections) and not any(
+        names.expert_of(module) for module in facts.by_module
+    )
 
 
 def _targeting(facts: Facts, module: str, stacks: set[str]) -> Section | None:

@@ -1,0 +1,132 @@
+"""Planes that producers wrote, under the names and configs of whole models: nothing above note."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import builders as b
+import numpy as np
+import pytest
+from quantscope.samples.st_edit import StFile
+from rules_support import lines, loud, scan
+
+DATA = Path(__file__).parent / "data"
+
+
+def planes_of(folder: str, module: str, target: str) -> StFile:
+    """The planes and the metadata of one module of tests/data, under another module's name."""
+    file = StFile.read(DATA / folder / "model.safetensors")
+    metadata = {
+        f"{target}.weight": text for key, text in file.metadata.items() if key == f"{module}.weight"
+    }
+    tensors = {
+        target + name.removeprefix(module): item
+        for name, item in file.tensors.items()
+        if name.startswith(f"{module}.")
+    }
+    return StFile(tensors=tensors, metadata=metadata)
+
+
+def model(folder: Path, parts: list[StFile], config: dict[str, Any], **options: Any) -> Path:
+    """A model of those parts, an embedding and norms."""
+    tensors = b.model({}, **options)
+    metadata: dict[str, str] = {}
+    for part in parts:
+        tensors |= part.tensors
+        metadata |= part.metadata
+    if metadata:
+        metadata["tensor_names"] = json.dumps(sorted(metadata))
+    return b.write(folder, tensors, config, metadata=metadata)
+
+
+NESTED = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "fp4"}
+
+
+def test_one_block_of_nested_scales_is_no_scale_of_the_whole_tensor(tmp_path: Path) -> None:
+    """bitsandbytes 0.50.2 with double quantization: up to 256 blocks share one `nested_absmax`.
+
+    It scales the scales of that run of blocks, in every module anew, and no engine fuses it.
+    """
+    parts = []
+    for number, name in enumerate(("q_proj", "k_proj", "v_proj")):
+        part = planes_of("bitsandbytes-variants", "fp4_nested", f"model.layers.0.self_attn.{name}")
+        scale = part.tensors[f"model.layers.0.self_attn.{name}.weight.nested_absmax"]
+        scale.put(scale.array() * np.float32(1 + 3 * number))
+        parts.append(part)
+    config = b.config(NESTED | {"bnb_4bit_use_double_quant": True}, num_hidden_layers=1)
+    assert not lines(loud(scan(model(tmp_path / "m", parts, config, layers=1))))
+
+
+def test_experts_that_bitsandbytes_leaves_in_their_stack_are_not_missed(tmp_path: Path) -> None:
+    """transformers 5.24 keeps experts as one parameter a layer; bitsandbytes converts linear modules only."""
+    linear = planes_of("bitsandbytes-variants", "nf4_f32", "model.layers.0.self_attn.q_proj")
+    section = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    experts = {
+        f"model.layers.0.mlp.experts.{number}.{name}.weight": b.f16(b.weights(64, 256, number))
+        for number in range(4)
+        for name in ("gate_proj", "up_proj", "down_proj")
+    }
+    whole = StFile(tensors=experts)
+    config = b.config(section, num_experts=4, num_hidden_layers=1)
+    folder = model(tmp_path / "m", [linear, whole], config, layers=1)
+    assert not lines(loud(scan(folder)))
+    one = planes_of("bitsandbytes-variants", "nf4_f32", "model.layers.0.mlp.experts.0.down_proj")
+    mixed = StFile(
+        tensors={k: v for k, v in experts.items() if not k.endswith("0.down_proj.weight")}
+    )
+    folder = model(tmp_path / "n", [linear, mixed, one], config, layers=1)
+    assert "QW002" in {f.code for f in loud(scan(folder))}
+
+
+ROWWISE = {"_data": {}, "_type": "Int8WeightOnlyConfig", "_version": 2}
+
+
+def torchao(rules: dict[str, Any]) -> dict[str, Any]:
+    """A section as transformers 5.24 writes it for torchao's FqnToConfig."""
+    data = {"fqn_to_config": rules, "module_fqn_to_config": rules}
+    kind = {"_data": data, "_type": "FqnToConfig", "_version": 1}
+    return {"quant_method": "torchao", "quant_type": {"default": kind}}
+
+
+@pytest.mark.parametrize(
+    ("rule", "quiet"),
+    [
+        ("model.layers.0.self_attn.q_proj", True),
+        (r"re:model\.layers\.0\..*q_proj", True),
+        ("model.layers.1.self_attn.q_proj", False),
+    ],
+)
+def test_a_module_that_torchao_maps_to_null_is_left_out(
+    tmp_path: Path, rule: str, quiet: bool
+) -> None:
+    parts = [
+        planes_of("torchao-variants", "i8_row", f"model.layers.{layer}.self_attn.{name}")
+        for layer in range(2)
+        for name in ("q_proj", "k_proj")
+        if (layer, name) != (0, "q_proj")
+    ]
+    plain = {"model.layers.0.self_attn.q_proj.weight": b.f16(b.weights(6, 40))}
+    section = torchao({"_default": ROWWISE, rule: None})
+    folder = model(tmp_path / "m", [*parts, StFile(tensors=plain)], b.config(section))
+    assert ("QW002" not in {f.code for f in loud(scan(folder))}) is quiet
+
+
+@pytest.mark.parametrize(
+    ("folder", "module", "method"),
+    [("torchao-variants", "x4_asym", "torchao"), ("quanto-variants", "q4_g32", "quanto")],
+)
+def test_a_quantized_head_is_a_head_whatever_its_planes_are_called(
+    tmp_path: Path, folder: str, module: str, method: str
+) -> None:
+    parts = [
+        planes_of(folder, module, target)
+        for target in ("model.layers.0.self_attn.q_proj", "model.layers.1.mlp.up_proj", "lm_head")
+    ]
+    assert parts[-1].tensors
+    config = b.config({"quant_method": method}, tie_word_embeddings=False)
+    found = scan(model(tmp_path / "m", parts, config)).findings
+    assert "QW010" not in {f.code for f in found}
+    found = scan(model(tmp_path / "n", parts[:-1], config)).findings
+    assert "QW010" in {f.code for f in found}
