@@ -468,6 +468,9 @@ async def test_the_last_place_is_offered_for_the_same_files_only(tmp_path: Path)
         await idle(pilot)
         assert isinstance(again.screen, TriageScreen)
         assert again.last_place is not None
+        shown = screen_text(again)
+        assert "last place: model.layers.0.mlp.up_proj.weight bytes 2,3, enter" in shown
+        assert again.focused.id == "offer"
         again.run_registered("app.last-place")
         await idle(pilot)
         assert isinstance(again.screen, TensorScreen)
@@ -517,3 +520,50 @@ async def test_a_job_that_a_newer_one_replaced_runs_no_more(tmp_path: Path) -> N
             ("second", "done"),
         ]
         gate.set()
+
+
+async def test_enter_follows_the_last_place_and_down_leaves_it_for_the_findings(
+    tmp_path: Path,
+) -> None:
+    folder, _ = gptq_folder(tmp_path / "f", checkpoint_format="gptq")
+    app = make_app(folder)
+    async with app.run_test(size=SMALL) as pilot:
+        await idle(pilot)
+        app.open_tensor("model.layers.0.mlp.up_proj.weight", tab="zero")
+        await idle(pilot)
+        await press(pilot, "q")
+    again = make_app(folder, restore=True)
+    async with again.run_test(size=SMALL) as pilot:
+        await idle(pilot)
+        await press(pilot, "down")
+        assert again.focused.id == "findings"
+        again.screen.query_one("#offer").focus()
+        await press(pilot, "enter")
+        assert again.screen.tensor_name == "model.layers.0.mlp.up_proj.weight"  # type: ignore[attr-defined]
+        assert again.screen.tab == "zero"  # type: ignore[attr-defined]
+        await press(pilot, "T")
+        assert "last place" not in screen_text(again)
+
+
+async def test_a_chosen_theme_is_there_again_with_any_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from quantscope_views import app as app_module
+
+    first, _ = gptq_folder(tmp_path / "one", count=2)
+    app = make_app(first)
+    async with app.run_test(size=SMALL) as pilot:
+        await idle(pilot)
+        app.run_registered("app.theme-light")
+        await idle(pilot)
+        await press(pilot, "q")
+    started: list[str] = []
+    monkeypatch.setattr(
+        app_module.QuantscopeApp, "run", lambda self: started.append(self.theme) or 0
+    )
+    assert app_module.run_app(str(first)) == 0
+    assert app_module.run_app(None) == 0
+    assert started == ["quantscope-light", "quantscope-light"]
+    monkeypatch.setenv("QUANTSCOPE_THEME", "quantscope-mono")
+    app_module.run_app(str(first))
+    assert started[-1] == "quantscope-mono"

@@ -21,8 +21,10 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def assert_ascii(app: Any, where: str) -> None:
-    """Every cell of the screen on top is ASCII."""
+async def assert_ascii(pilot: Any, where: str) -> None:
+    """Every cell of the screen on top is ASCII, once it is painted."""
+    app = pilot.app
+    await pilot.pause()
     shown = screen_text(app)
     outside = sorted({char for char in shown if not char.isascii()})
     assert not outside, f"{where}: {outside}\n{shown}"
@@ -34,31 +36,31 @@ async def test_every_screen_is_ascii(tmp_path: Path, size: tuple[int, int]) -> N
     app = make_app(folder, ascii_only=True)
     async with app.run_test(size=size, notifications=True) as pilot:
         await idle(pilot)
-        assert_ascii(app, "triage")
+        await assert_ascii(pilot, "triage")
         for key in ("i", "escape", "question_mark", "escape", "r", "escape", "b", "i", "escape"):
             await press(pilot, key)
-            assert_ascii(app, f"after {key}")
+            await assert_ascii(pilot, f"after {key}")
         for tab in ("1", "2", "3", "z", "4", "question_mark", "escape", "T", "t", "v", "s"):
             await press(pilot, tab)
-            assert_ascii(app, f"after {tab}")
+            await assert_ascii(pilot, f"after {tab}")
         await press(pilot, "slash")
         await typed(pilot, "layer")
-        assert_ascii(app, "filter")
+        await assert_ascii(pilot, "filter")
         for key in ("escape", "c", "e", "f", "f", "f", "f", "w", "escape", "R", "escape", "g"):
             await press(pilot, key)
-            assert_ascii(app, f"after {key}")
+            await assert_ascii(pilot, f"after {key}")
         await press(pilot, "escape")
         for action in ("app.show-jobs", "app.show-rules", "app.show-terms"):
             app.run_registered(action)
             await idle(pilot)
-            assert_ascii(app, action)
+            await assert_ascii(pilot, action)
             await press(pilot, "escape")
         app.show_raw(0, 0)
         await idle(pilot)
-        assert_ascii(app, "raw")
+        await assert_ascii(pilot, "raw")
         app.notify("é und 层")
         await pilot.pause()
-        assert_ascii(app, "a notice")
+        await assert_ascii(pilot, "a notice")
 
 
 async def test_pickers_and_the_palette_are_ascii(tmp_path: Path) -> None:
@@ -70,15 +72,15 @@ async def test_pickers_and_the_palette_are_ascii(tmp_path: Path) -> None:
             app.run_registered(action)
             await idle(pilot)
             await pilot.pause()
-            assert_ascii(app, action)
+            await assert_ascii(pilot, action)
             await press(pilot, "escape")
         app.action_command_palette()
         await pilot.pause()
-        assert_ascii(app, "palette")
+        await assert_ascii(pilot, "palette")
         await pilot.press(*"q_proj")
         await idle(pilot)
         await pilot.pause()
-        assert_ascii(app, "palette with hits")
+        await assert_ascii(pilot, "palette with hits")
 
 
 async def test_a_name_that_ascii_lacks_is_escaped_and_still_found(tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ ACTIONS: tuple[Action, ...] = (
     _action("app.deep-scan", "run: deep scan", "Read every code; cost shown first."),
     _action("app.export-json", "export: JSON report now", "Write report.json at once."),
     _action("app.show-rules", "explain: all rules", "Every rule with its page."),
+    _action("app.show-plugins", "explain: plugins that failed", "Families and rules of others, and what they raised."),
     _action("app.show-terms", "explain: terms and marks", "Words and marks on the screens."),
     _action("app.last-place", "go: last place", "Where the last session in these files ended."),
     _action("app.theme-dark", "view: dark theme", "Okabe-Ito on dark."),

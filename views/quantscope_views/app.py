@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from textual import events
 from textual.binding import BindingType
 from textual.command import Provider
-from textual.filter import LineFilter
 from textual.screen import Screen
 
-from quantscope_views.ascii_only import AsciiFilter, wants_ascii
+from quantscope_views.ascii_only import wants_ascii
 from quantscope_views.bindings import bindings_for
 from quantscope_views.bridge import Bridge
 from quantscope_views.keymap import keymap_path, read_keymap
+from quantscope_views.last_place import load_theme, sessions_folder
 from quantscope_views.leaving import Leaving
 from quantscope_views.navigation import first_tab
 from quantscope_views.place import Place
 from quantscope_views.screens.triage import TriageScreen
 from quantscope_views.themes import DEFAULT_TONES, THEMES, theme_name
 from quantscope_views.workspace import Workspace
-
-_ASCII = AsciiFilter()
 
 FILE_WATCH_S = 5.0
 """How often the files are compared with what they were when opened."""
@@ -104,11 +101,6 @@ class QuantscopeApp(Leaving):
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Our own variables under a theme that does not set them."""
         return DEFAULT_TONES
-
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        """The toolkit's filters, and the last gate of an ASCII terminal."""
-        filters = super().get_line_filters()
-        return [*filters, _ASCII] if self.ascii_only else filters
 
     def get_default_screen(self) -> Screen[Any]:
         """Triage is always at the bottom."""
@@ -194,7 +186,7 @@ def run_app(
             ascii, sys.stdout.encoding, os.environ, utf8_mode=bool(sys.flags.utf8_mode)
         ),
         restore=restore and link is None,
-        theme=os.environ.get("QUANTSCOPE_THEME", ""),
+        theme=os.environ.get("QUANTSCOPE_THEME") or load_theme(sessions_folder()),
     )
     result = app.run()
     return result if result is not None else app.return_code or 0

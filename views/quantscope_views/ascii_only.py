@@ -60,6 +60,10 @@ class AsciiFilter(LineFilter):
         ]
 
 
+ASCII_FILTER = AsciiFilter()
+"""One for all, so that strips that were filtered once are found again."""
+
+
 def _cells(text: str) -> str:
     return "".join(
         char if char.isascii() else "?" * cell_len(char) for char in text.translate(GLYPHS)

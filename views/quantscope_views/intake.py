@@ -87,7 +87,7 @@ class Intake(App[int]):
             job.note, job.details = message.note, message.details
             job.ended = time.monotonic()
         if message.outcome == "failed":
-            if message.job == "scan" and self.workspace.checkpoint is None:
+            if message.job == "scan" and self.workspace.inspection is None:
                 self.workspace.take_error(message.error, message.note, message.details)
                 self.tell_screens("trouble")
                 return

@@ -6,13 +6,17 @@ import hashlib
 import os
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-from quantscope.checkpoint import Checkpoint
 
 from quantscope_views.place import Place
 
+if TYPE_CHECKING:
+    from quantscope.checkpoint import Checkpoint
+
 VERSION = 1
+THEME_FILE = "theme"
 
 
 class LastPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +70,23 @@ def load_place(folder: Path, checkpoint: Checkpoint) -> LastPlace | None:
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return found if found.version == VERSION and found.fingerprint == fingerprint else None
+
+
+def save_theme(folder: Path, name: str) -> None:
+    """Keep the theme that a person chose, for every checkpoint."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / THEME_FILE).write_text(name, encoding="utf-8")
+    except OSError:
+        return
+
+
+def load_theme(folder: Path) -> str:
+    """The theme that a person chose last; empty where there is none."""
+    try:
+        return (folder / THEME_FILE).read_text(encoding="utf-8")[:100].strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def place_words(place: Place) -> str:

@@ -1,4 +1,4 @@
-"""Leaving the app: asks only while a job runs, keeps the place, hears nothing afterwards."""
+"""Leaving the app: asks only while a job runs, keeps place and theme, hears nothing afterwards."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from typing import Any
 
 from quantscope_views.actions import shown_key
 from quantscope_views.navigation import Navigation
+from quantscope_views.place import Place
 
 
 class Leaving(Navigation):
-    """How the app ends."""
+    """How the app ends, and what of it the next session finds."""
+
+    last_place: Place | None = None
+    theme_chosen = False
+    """Whether a person chose the theme in this session."""
 
     async def action_quit(self) -> None:
         """Leave; asks only when a job runs."""
@@ -39,3 +44,46 @@ class Leaving(Navigation):
             self.bridge.stop_all()
             self.save_last_place()
             self.exit(0)
+
+    def offer_last_place(self) -> None:
+        """Offer the place of the last session in exactly these files."""
+        from quantscope_views.last_place import load_place, sessions_folder
+
+        checkpoint = self.workspace.checkpoint
+        saved = load_place(sessions_folder(), checkpoint) if checkpoint is not None else None
+        if saved is None or saved.place == Place() or saved.place.screen == "triage":
+            return
+        self.last_place = saved.place
+        self.tell_screens("all")
+
+    def action_last_place(self) -> None:
+        """Where the last session of these files ended."""
+        place, self.last_place = self.last_place, None
+        if place is not None:
+            self.go_to(place)
+
+    def action_theme_dark(self) -> None:
+        """Dark."""
+        self._choose_theme("quantscope-dark")
+
+    def action_theme_light(self) -> None:
+        """Light."""
+        self._choose_theme("quantscope-light")
+
+    def action_theme_mono(self) -> None:
+        """No colour."""
+        self._choose_theme("quantscope-mono")
+
+    def _choose_theme(self, name: str) -> None:
+        self.theme = name
+        self.theme_chosen = True
+
+    def save_last_place(self) -> None:
+        """Keep where this is for the next session."""
+        from quantscope_views.last_place import save_place, save_theme, sessions_folder
+
+        checkpoint = self.workspace.checkpoint
+        if checkpoint is not None:
+            save_place(sessions_folder(), checkpoint, self.present_place(), self.theme)
+        if self.theme_chosen:
+            save_theme(sessions_folder(), self.theme)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from quantscope.errors import NoSuchTensorError
 from quantscope.model import Finding
 from quantscope.text import inert
+from textual.filter import LineFilter
 
 from quantscope_views.actions import by_id
-from quantscope_views.ascii_only import ascii_text
+from quantscope_views.ascii_only import ASCII_FILTER, ascii_text
 from quantscope_views.bridge import Bridge
 from quantscope_views.clipboard import copied_words
 from quantscope_views.intake import Intake
-from quantscope_views.lines import cut_middle
 from quantscope_views.place import TABS, Place, Tab, link, parse_go_to
 from quantscope_views.screens.base import BaseScreen
 from quantscope_views.screens.triage import TriageScreen
-from quantscope_views.themes import THEMES
 from quantscope_views.widgets.lines_view import LinesView
 from quantscope_views.widgets.top_line import TopLine
 
@@ -31,7 +31,11 @@ class Navigation(Intake):
     bridge: Bridge
     ascii_only: bool
     fixed_times: bool
-    last_place: Place | None = None
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """The toolkit's filters, and the last gate of an ASCII terminal."""
+        filters = super().get_line_filters()
+        return [*filters, ASCII_FILTER] if self.ascii_only else filters
 
     def notify(self, message: str, **options: Any) -> None:
         """As the toolkit does it, never as markup; what an ASCII terminal cannot show is escaped."""
@@ -333,6 +337,13 @@ class Navigation(Intake):
         """The list of rules."""
         self.show_rule("")
 
+    def action_show_plugins(self) -> None:
+        """Plugins that did not load, or failed on this checkpoint."""
+        from quantscope_views.present.plugins import plugin_sentences
+        from quantscope_views.screens.pages import WhyScreen
+
+        self.push_screen(WhyScreen("plugins", plugin_sentences(self.workspace.tally.failures)))
+
     def show_rule(self, code: str) -> None:
         """One rule's page, or the list of rules."""
         from quantscope_views.screens.pages import WhyScreen, rule_lines
@@ -408,36 +419,6 @@ class Navigation(Intake):
         if sure and self.workspace.checkpoint is not None:
             self.bridge.deep_scan(self.workspace.checkpoint)
 
-    def offer_last_place(self) -> None:
-        """Offer the place of the last session in exactly these files."""
-        from quantscope_views.last_place import load_place, place_words, sessions_folder
-
-        checkpoint = self.workspace.checkpoint
-        saved = load_place(sessions_folder(), checkpoint) if checkpoint is not None else None
-        if saved is None or saved.place == Place() or saved.place.screen == "triage":
-            return
-        self.last_place = saved.place
-        if saved.theme in {theme.name for theme in THEMES} and not self.no_color:
-            self.theme = saved.theme
-        self.notify(
-            f"last place: {cut_middle(inert(place_words(saved.place)), 60)}; palette: last place",
-            timeout=6,
-            markup=False,
-        )
-
-    def action_last_place(self) -> None:
-        """Where the last session of these files ended."""
-        if self.last_place is not None:
-            self.go_to(self.last_place)
-
-    def save_last_place(self) -> None:
-        """Keep where this is for the next session."""
-        from quantscope_views.last_place import save_place, sessions_folder
-
-        checkpoint = self.workspace.checkpoint
-        if checkpoint is not None:
-            save_place(sessions_folder(), checkpoint, self.present_place(), self.theme)
-
     def action_reload(self) -> None:
         """Open the same path again, from scratch."""
         if self.workspace.path is not None:
@@ -464,18 +445,6 @@ class Navigation(Intake):
         from quantscope_views.screens.report import export_json_now
 
         export_json_now(self)
-
-    def action_theme_dark(self) -> None:
-        """Dark."""
-        self.theme = "quantscope-dark"
-
-    def action_theme_light(self) -> None:
-        """Light."""
-        self.theme = "quantscope-light"
-
-    def action_theme_mono(self) -> None:
-        """No colour."""
-        self.theme = "quantscope-mono"
 
     def run_registered(self, action_id: str) -> None:
         """Run an action of the registry on whatever owns it: the focus chain first, then the app."""

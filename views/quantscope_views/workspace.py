@@ -142,7 +142,7 @@ class Workspace:
 
     def trouble(self) -> PaneState | None:
         """The state that stands over every screen: an error on opening, or files that changed."""
-        if self.error is not None and self.checkpoint is None:
+        if self.error is not None and self.inspection is None:
             return error_state(self.error, details=self.error_details)
         if self.stale is not None:
             return stale_state(self.stale)

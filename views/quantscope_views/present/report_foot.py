@@ -10,7 +10,6 @@ from quantscope_views.lines import Line, labelled, line, rule
 from quantscope_views.present.report import Preview, ReportChoice
 from quantscope_views.present.words import count_words, size_words
 
-
 MAX_LINES = 10
 """Lines that the foot takes from the preview at most; the CI command gives way first."""
 

@@ -10,6 +10,7 @@ import msgspec
 from quantscope.model import Evidence
 
 from quantscope_views.present.layers import LayerFacts, layers_of
+from quantscope_views.present.plugins import plugin_failures
 from quantscope_views.present.words import kind_of
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class ScanTally(msgspec.Struct, frozen=True, kw_only=True):
     """By family: how many modules' codes speak for each zero convention."""
     odd_modules: dict[str, tuple[str, ...]] = {}
     """By family: the first modules that fall on another side than most."""
+    failures: tuple[str, ...] = ()
+    """Plugins that did not load or failed here, a sentence each."""
     kinds: tuple[tuple[str, int], ...] = ()
     """Kinds of tensors with counts, most first."""
 
@@ -82,6 +85,7 @@ def tally_of(inspection: Inspection) -> ScanTally:
         module_counts=counts,
         sides=sides,
         odd_modules=outliers,
+        failures=tuple(plugin_failures(inspection)),
         kinds=_kinds(states),
     )
 

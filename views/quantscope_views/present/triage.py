@@ -26,6 +26,7 @@ from quantscope_views.marks import SEVERITY_MARKS, glyph
 from quantscope_views.place import Place
 from quantscope_views.present.headline import Overview
 from quantscope_views.present.numbers import finding_numbers, step_numbers_words
+from quantscope_views.present.plugins import failed_lines
 from quantscope_views.present.scan_tally import ScanTally
 from quantscope_views.present.words import (
     count_words,
@@ -386,7 +387,9 @@ def looked_at_lines(facts: TriageFacts, width: int) -> list[Line]:
     if inspection is not None:
         lines += _held_lines(inspection, facts.tally, width)
     not_run = "   ".join(f"{what} ({how})" for what, how in NOT_RUN if what not in facts.ran)
-    lines += labelled("not run", not_run, width, tone="plain", about=NOT_RUN_ABOUT)
+    about = (*NOT_RUN_ABOUT, *_skipped_rules(inspection))
+    lines += labelled("not run", not_run, width, tone="plain", about=about)
+    lines += failed_lines(facts.tally.failures, width)
     lines += labelled(
         "elsewhere", "task quality, serving: nobody told this tool anything", width, tone="dim"
     )
@@ -403,6 +406,11 @@ def closing_words(facts: TriageFacts) -> str:
     if facts.scanning:
         return f"The scan still runs; so far {found}; {missing} not run."
     return f"Nothing here says the model is good: {found}, {missing} not run."
+
+
+def _skipped_rules(inspection: Inspection | None) -> Iterable[str]:
+    for code, reason in inspection.rules_skipped if inspection is not None else ():
+        yield f"rule {code} did not run: {reason}"
 
 
 NOT_RUN_ABOUT = (

@@ -13,7 +13,8 @@ from textual.containers import Container
 from textual.widget import Widget
 
 from quantscope_views.bindings import bindings_for
-from quantscope_views.lines import Line, line, rule
+from quantscope_views.last_place import place_words
+from quantscope_views.lines import Line, Span, line, rule, shown_name
 from quantscope_views.place import Place
 from quantscope_views.present.baseline import accept
 from quantscope_views.present.layers import layer_lines
@@ -33,6 +34,14 @@ from quantscope_views.widgets.lines_view import LinesView
 from quantscope_views.widgets.state_pane import StatePane
 
 
+class OfferView(LinesView):
+    """One line that offers the last place; down leaves it for the findings."""
+
+    def action_down(self) -> None:
+        """To the findings."""
+        self.screen.query_one("#findings", LinesView).focus()
+
+
 class TriageScreen(BaseScreen):
     """The first screen."""
 
@@ -44,6 +53,7 @@ class TriageScreen(BaseScreen):
         """Findings, why, what was looked at; or a state."""
         yield StatePane(id="state")
         with Container(id="triage-body"):
+            yield OfferView(id="offer", help_topic="triage")
             yield LinesView(id="findings-title", cursor_on="never", can_focus=False)
             yield LinesView(id="findings", cursor_on="always", help_topic="triage")
             yield LinesView(id="why", help_topic="triage")
@@ -79,6 +89,7 @@ class TriageScreen(BaseScreen):
             if self.lacks_focus:
                 state.focus()
             return
+        self._show_offer()
         if self.lacks_focus:
             self.query_one("#findings", LinesView).focus()
         self._show_findings()
@@ -91,6 +102,31 @@ class TriageScreen(BaseScreen):
                 *looked_at_lines(facts, width),
             ]
         )
+
+    def _show_offer(self) -> None:
+        """The last place in these files, until it is followed; it has focus when it appears."""
+        place = self.qapp.last_place
+        view = self.query_one("#offer", OfferView)
+        appears = place is not None and not view.display
+        view.display = place is not None
+        if place is None:
+            return
+        words = place_words(place)
+        view.show(
+            lambda width: [
+                Line(
+                    spans=(
+                        Span(" last place: ", "head"),
+                        Span(shown_name(words, width - 22), "strong"),
+                        Span(", enter", "key"),
+                    ),
+                    about=("where the last session in exactly these files ended",),
+                    action="app.last-place",
+                )
+            ]
+        )
+        if appears:
+            view.focus()
 
     def _show_layers(self) -> None:
         layers = self.workspace.tally.layers
