@@ -89,11 +89,14 @@ LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         "a: &a [*a]",
         "- " * 5_000,
         "!!python/object/apply:os.system [echo]",
+        "a: !!python/object/apply:compressed_tensors.x.Y [a, b]",
+        "a: !!python/object/apply:compressed_tensors.x.Y {a: b}",
+        "a: !!python/name:compressed_tensors.x.Y ''",
         "a: [",
         "\0",
         "a: b: c",
     ],
-    ids=["laughs", "loop", "deep", "object", "cut", "zero", "colons"],
+    ids=["laughs", "loop", "deep", "object", "two", "map", "name", "cut", "zero", "colons"],
 )
 def test_hostile_yaml_is_refused(text: str, tmp_path: Path) -> None:
     opened = _configs(tmp_path, recipe__yaml=text)
@@ -101,6 +104,14 @@ def test_hostile_yaml_is_refused(text: str, tmp_path: Path) -> None:
     assert config.data is None
     assert config.error
     assert _issue(opened, "config-unreadable")
+
+
+def test_an_enumeration_of_a_recipe_is_its_text(tmp_path: Path) -> None:
+    """As llm-compressor 0.14.0.1 writes the recipe of a GPTQModifier whose groups state an order."""
+    tag = "!!python/object/apply:compressed_tensors.quantization.quant_args.ActivationOrdering"
+    opened = _configs(tmp_path, recipe__yaml=f"weights:\n  actorder: {tag} [\n    static]\n")
+    assert opened.configs[0].data == {"weights": {"actorder": "static"}}
+    assert opened.configs[0].error is None
 
 
 def test_yaml_aliases_that_stay_small_are_followed(tmp_path: Path) -> None:

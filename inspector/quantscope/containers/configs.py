@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from quantscope.containers.issues import IssueLog
@@ -135,11 +136,34 @@ def _report(name: str, result: JsonText, log: IssueLog) -> None:
         log.add("config-not-object", f"{name} holds no object")
 
 
+@cache
+def _yaml_loader() -> Any:
+    """The safe loader, which also takes the enumerations of llm-compressor's recipes for their text.
+
+    llm-compressor 0.14 writes `actorder: !!python/object/apply:compressed_tensors.quantization.quant_args.
+    ActivationOrdering [static]`. Nothing is imported; every other tag stays an error.
+    """
+    import yaml
+
+    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader: Any = type("RecipeLoader", (base,), {})
+
+    def text_of(inner: Any, name: str, node: Any) -> str:
+        values = node.value if isinstance(node, yaml.SequenceNode) else ()
+        if len(values) != 1 or not isinstance(values[0], yaml.ScalarNode):
+            raise yaml.constructor.ConstructorError(None, None, f"{name} is no enumeration")
+        return str(values[0].value)
+
+    for package in ("compressed_tensors.", "llmcompressor."):
+        loader.add_multi_constructor(f"tag:yaml.org,2002:python/object/apply:{package}", text_of)
+    return loader
+
+
 def _parse_yaml(data: bytes) -> JsonText:
     """A YAML document as plain values; aliases may not blow it up and no tag builds objects."""
     import yaml
 
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader = _yaml_loader()
     bom = data.startswith(b"\xef\xbb\xbf")
     try:
         text = data.decode("utf-8-sig")
