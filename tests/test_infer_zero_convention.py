@@ -182,3 +182,13 @@ def test_constant_planes_tell_the_two_default_words_apart() -> None:
         assert constant.supports == (expected,)
         assert constant.strength == "strong"
         assert tensor_evidence(counted, 4, 64, None)[0].strength == "weak"
+
+
+def test_one_zero_of_a_whole_tensor_is_equal_by_chance() -> None:
+    """A zero of 127 is what minus_one means by symmetric, and what a skewed tensor gives as well."""
+    parts = ZeroTally(groups=64, stored_min=127, stored_max=127, stored_seen=64)
+    many, few = (tensor_evidence(parts, 8, 64, None, few=few)[0] for few in (False, True))
+    assert many.supports == ("minus_one",)
+    assert few.supports == ()
+    claimed = tensor_evidence(parts, 8, 64, True, few=True)[0]
+    assert claimed.supports == ("minus_one",)

@@ -9,7 +9,7 @@ from typing import Any
 import builders as b
 import numpy as np
 import pytest
-from quantscope.samples.st_edit import StFile
+from quantscope.samples.st_edit import StFile, entry
 from rules_support import lines, loud, scan
 
 DATA = Path(__file__).parent / "data"
@@ -130,3 +130,25 @@ def test_a_quantized_head_is_a_head_whatever_its_planes_are_called(
     assert "QW010" not in {f.code for f in found}
     found = scan(model(tmp_path / "n", parts[:-1], config)).findings
     assert "QW010" in {f.code for f in found}
+
+
+def test_one_zero_a_tensor_settles_no_convention(tmp_path: Path) -> None:
+    """llm-compressor 0.14.0.1, 8 bits asymmetric per tensor: one zero, stored as int8 -1, is 127 of 255.
+
+    The same value is what a symmetric file of the other convention holds in every place.
+    """
+    codes = np.random.default_rng(5).normal(127, 30, (64, 256)).round().clip(0, 255)
+    codes[0, :2] = (0, 255)
+    planes = {
+        "weight_packed": entry("I32", b.pack(codes.astype(np.uint8), 8)),
+        "weight_scale": b.bf16(np.array([0.001], dtype=np.float32)),
+        "weight_zero_point": entry("I8", np.array([-1], dtype=np.int8)),
+        "weight_shape": entry("I64", np.array([64, 256], dtype="<i8")),
+    }
+    tensors = b.model(b.layered(lambda seed: planes))
+    section = b.ct_config(num_bits=8, symmetric=False, strategy="tensor", group_size=None)
+    inspection = scan(b.write(tmp_path / "m", tensors, b.config(section)))
+    assert not lines(loud(inspection))
+    for state in inspection.states:
+        assert state.contract.value("zero_convention") == "as_is"
+        assert state.contract.value("symmetric") is False

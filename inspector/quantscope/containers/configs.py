@@ -149,7 +149,7 @@ def _yaml_loader() -> Any:
     loader: Any = type("RecipeLoader", (base,), {})
 
     def text_of(inner: Any, name: str, node: Any) -> str:
-        values = node.value if isinstance(node, yaml.SequenceNode) else ()
+        values: list[Any] = node.value if isinstance(node, yaml.SequenceNode) else []
         if len(values) != 1 or not isinstance(values[0], yaml.ScalarNode):
             raise yaml.constructor.ConstructorError(None, None, f"{name} is no enumeration")
         return str(values[0].value)

@@ -23,6 +23,8 @@ DECISIVE_MODULES = 8
 DECISIVE_SPREAD = 0.1
 MAJORITY = 2 / 3
 """Share of the modules that decide at all which must stand on the set's side."""
+FEW_ZEROS = 8
+"""Fewer stored zeros than this are equal by chance: being constant says nothing."""
 OPEN_WIDTH = 8
 """At this width one step is a small part of a group's spread; the mean decides nothing below this many bits only."""
 
@@ -141,14 +143,22 @@ def group_means(codes: Array, stored: Array, group_of_column: Array) -> tuple[Ar
 
 
 def tensor_evidence(
-    counted: ZeroTally, bit_width: int, total_groups: int, symmetric_claim: bool | None
+    counted: ZeroTally,
+    bit_width: int,
+    total_groups: int,
+    symmetric_claim: bool | None,
+    *,
+    few: bool = False,
 ) -> list[Evidence]:
-    """Evidence steps of one tensor: constant plane, code statistic, wrapped zeros."""
+    """Evidence steps of one tensor: constant plane, code statistic, wrapped zeros.
+
+    `few`: the tensor stores fewer than FEW_ZEROS zeros.
+    """
     if not counted.stored_seen:
         return []
     sample = Sample(counted.stored_seen, total_groups)
     return [
-        _constant_step(counted, bit_width, symmetric_claim, sample),
+        _constant_step(counted, bit_width, symmetric_claim, sample, few),
         _statistic_step(counted, bit_width, sample),
         Evidence(
             field="zero_convention",
@@ -162,12 +172,12 @@ def tensor_evidence(
 
 
 def _constant_step(
-    counted: ZeroTally, bit_width: int, symmetric_claim: bool | None, sample: Sample
+    counted: ZeroTally, bit_width: int, symmetric_claim: bool | None, sample: Sample, few: bool
 ) -> Evidence:
     middle = 1 << (bit_width - 1)
     numbers: dict[str, Json] = {"stored_min": counted.stored_min, "stored_max": counted.stored_max}
     supports: tuple[Json, ...] = ()
-    if counted.stored_min == counted.stored_max:
+    if counted.stored_min == counted.stored_max and (symmetric_claim or not few):
         supports = {middle - 1: ("minus_one",), middle: ("as_is",)}.get(counted.stored_min, ())
     return Evidence(
         field="zero_convention",

@@ -26,7 +26,7 @@ from quantscope.infer.examine import Examination, examine
 from quantscope.infer.readers import ReadingContext, Stance, context_of, stances
 from quantscope.infer.reconcile import declared_reading, reading_in_force, reconcile, with_claims
 from quantscope.infer.solver import Solved, solve
-from quantscope.infer.zero_convention import set_evidence, tensor_evidence
+from quantscope.infer.zero_convention import FEW_ZEROS, set_evidence, tensor_evidence
 from quantscope.model import Claim, Contract, Evidence, Finding, LogicalTensor, Reading
 from quantscope.session.events import Progress, ProgressThrottle
 from quantscope.session.inspection import Inspection, Mode, TensorState
@@ -316,12 +316,15 @@ def byte_evidence(reading: Reading, exam: Examination, claims: Sequence[Claim]) 
         return []
     symmetric = next((c.value for c in claims if c.field == "symmetric"), None)
     steps: list[Evidence] = []
+    whole = bool(reading.group) and reading.group[0].axis == "tensor"
+    few = whole or total_groups(reading) < FEW_ZEROS
     if not _is_signed(reading):
         steps = tensor_evidence(
             exam.codes.zero,
             reading.bit_width,
             total_groups(reading),
             symmetric if isinstance(symmetric, bool) else None,
+            few=few,
         )
     counted = exam.codes.zero
     if counted.stored_seen:
@@ -330,8 +333,8 @@ def byte_evidence(reading: Reading, exam: Examination, claims: Sequence[Claim]) 
             Evidence(
                 field="symmetric",
                 method="constant zeros",
-                supports=(constant,),
-                strength="strong" if not constant else "weak",
+                supports=() if few and constant else (constant,),
+                strength="strong" if not constant else None if few else "weak",
                 numbers={"stored_min": counted.stored_min, "stored_max": counted.stored_max},
                 assumes=("a constant zero plane at the middle means a symmetric quantizer",)
                 if constant
