@@ -33,6 +33,22 @@ def test_reads_what_plain_file_io_reads(tmp_path: Path) -> None:
         assert (source.name, source.size) == ("a.bin", 10_000)
 
 
+def test_runs_at_a_stride_are_what_plain_file_io_reads(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 40
+    path = tmp_path / "f.bin"
+    path.write_bytes(data)
+    with ByteSource(str(path)) as source:
+        buffer = bytearray(5 * 7)
+        source.read_runs(11, 7, 1000, buffer)
+        assert bytes(buffer) == b"".join(data[11 + i * 1000 : 18 + i * 1000] for i in range(5))
+        assert source.bytes_read == 35
+        with pytest.raises(UnreadableError):
+            source.read_runs(11, 7, 2600, bytearray(5 * 7))
+        os.truncate(path, 3000)
+        with pytest.raises(FileChangedError):
+            source.read_runs(11, 7, 1000, buffer)
+
+
 def test_many_threads_read_their_own_ranges(tmp_path: Path) -> None:
     data = os.urandom(1 << 20)
     path = _file(tmp_path, data)

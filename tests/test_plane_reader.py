@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantscope.checkpoint import Checkpoint
+from quantscope.decode.ledger import ReadLedger
 from quantscope.decode.plane_reader import PlaneReader
 from quantscope.errors import CancelledError
 from quantscope.model import Plane
@@ -88,3 +91,38 @@ def test_a_stopped_job_gets_nothing_more_even_from_what_was_read_ahead(
         stopped[0] = True
         with pytest.raises(CancelledError):
             reader.read(plane, range(ROWS), range(128, 192))
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 400), st.integers(1, 30), st.integers(1, 6), st.integers(30, 60)),
+        min_size=0,
+        max_size=40,
+    )
+)
+def test_the_ledger_holds_exactly_the_bytes_that_were_read(
+    reads: list[tuple[int, int, int, int]],
+) -> None:
+    ledger, seen = ReadLedger(), set()
+    for start, nbytes, count, stride in reads:
+        ledger.add("codes", 7, start, nbytes, count, stride)
+        seen |= {start + i * stride + b for i in range(count) for b in range(nbytes)}
+    ranges = ledger.ranges(7).tolist()
+    assert {place for start, stop in ranges for place in range(start, stop)} == seen
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(ranges))
+    assert ledger.bytes_by_role["codes"] == sum(n * count for _, n, count, _ in reads)
+
+
+def test_a_long_walk_of_strided_reads_takes_little_memory() -> None:
+    ledger = ReadLedger()
+    for _ in range(3):
+        for number in range(2_000):
+            ledger.add("codes", 0, number * 10_000_000, 16, 900, 10_000)
+    assert len(ledger.ranges(0)) == 2_000 * 900
+    tracemalloc.start()
+    for number in range(2_000):
+        ledger.add("codes", 1, number * 10_000_000, 16, 900, 10_000)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 300_000

@@ -10,7 +10,8 @@ from quantscope.closest import closest_hint
 from quantscope.containers.detect import open_path
 from quantscope.containers.records import Opened, OpenedFile, StoredTensor
 from quantscope.containers.source import SourceSet
-from quantscope.decode.plane_reader import PlaneReader, ReadLedger
+from quantscope.decode.ledger import ReadLedger
+from quantscope.decode.plane_reader import PlaneReader
 from quantscope.errors import NoSuchTensorError
 from quantscope.families.declarations import Declarations
 from quantscope.families.grouping import Grouping, group_tensors

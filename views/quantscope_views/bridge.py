@@ -402,7 +402,7 @@ class _Feed:
         return msgspec.structs.replace(inspection, states=(*inspection.states, *missing))
 
     def _judge_part(self) -> None:
-        from quantscope.decode.plane_reader import ReadLedger
+        from quantscope.decode.ledger import ReadLedger
         from quantscope.session.inspection import Inspection
 
         judge = _judge()

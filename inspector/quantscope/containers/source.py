@@ -189,6 +189,31 @@ class ByteSource:
                 done += got
         self._count(len(view))
 
+    def read_runs(
+        self, byte_offset: int, nbytes: int, stride_bytes: int, buffer: bytearray | memoryview
+    ) -> None:
+        """Fills a writable, contiguous buffer with runs of `nbytes` bytes whose starts lie `stride_bytes` apart.
+
+        Raises:
+            UnreadableError: the runs lie outside the file as it was when opened, or the system refused.
+            FileChangedError: the file is shorter than it was, or was replaced.
+        """
+        view = memoryview(buffer).cast("B")
+        count = len(view) // nbytes if nbytes > 0 else 0
+        if not count:
+            return
+        self._check_range(byte_offset, (count - 1) * stride_bytes + nbytes)
+        with self._borrow() as fd:
+            for number in range(count):
+                start, place = byte_offset + number * stride_bytes, number * nbytes
+                done = 0
+                while done < nbytes:
+                    got = self._pread_into(fd, view[place + done : place + nbytes], start + done)
+                    if not got:
+                        raise self._shrunk(start, nbytes, done)
+                    done += got
+        self._count(count * nbytes)
+
     def check_unchanged(self) -> None:
         """Compares the file on disk with what it was when it was opened.
 

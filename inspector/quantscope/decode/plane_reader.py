@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from quantscope.containers.source import SourceSet
+from quantscope.decode.ledger import ReadLedger
 from quantscope.decode.parts import Array
 from quantscope.decode.small_floats import bf16_to_f32, float_table
 from quantscope.errors import CancelledError, UnreadableError, WindowError
@@ -54,39 +54,14 @@ _FLOAT_TABLES = {
 SHORT_ROW_BYTES = 1 << 14
 """A narrow window of rows of at most 16 KiB is read with what lies between: the pages are read anyway."""
 PIECE_BYTES = 1 << 22
+RUNS_AT_ONCE = 4096
+"""Rows read one by one before a stop is looked for again."""
 
 AHEAD_BYTES = 1 << 23
 """A column window that begins where the last one ended is read with as many of the next columns as fit in 8 MiB."""
 
 _ROW_GAP = 4
 """A column window narrower than 1/4 of the row is read row by row, a wider one as whole rows."""
-
-
-class ReadLedger:
-    """What was read: bytes per plane role, and ranges per file."""
-
-    def __init__(self) -> None:
-        self.bytes_by_role: dict[str, int] = defaultdict(int)
-        self.ranges: dict[int, list[tuple[int, int]]] = defaultdict(list)
-
-    def add(self, role: str, file_id: int, start: int, stop: int) -> None:
-        """Record one read; neighbouring ranges of a file are joined as they come."""
-        self.bytes_by_role[role] += stop - start
-        ranges = self.ranges[file_id]
-        if ranges and ranges[-1][0] <= start <= ranges[-1][1]:
-            ranges[-1] = (ranges[-1][0], max(stop, ranges[-1][1]))
-        else:
-            ranges.append((start, stop))
-
-    def merged(self, file_id: int) -> list[tuple[int, int]]:
-        """Sorted, disjoint ranges of a file."""
-        merged: list[tuple[int, int]] = []
-        for start, stop in sorted(self.ranges.get(file_id, ())):
-            if merged and start <= merged[-1][1]:
-                merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
-            else:
-                merged.append((start, stop))
-        return merged
 
 
 class _Ahead(NamedTuple):
@@ -127,7 +102,7 @@ class PlaneReader:
         if self._cancelled is not None and self._cancelled():
             raise CancelledError("stopped")
         data = self.sources[file_id].read_at(byte_offset, nbytes)
-        self.ledger.add(role, file_id, byte_offset, byte_offset + nbytes)
+        self.ledger.add(role, file_id, byte_offset, nbytes)
         return data
 
     def raw(self, plane: Plane) -> bytes:
@@ -236,19 +211,13 @@ class PlaneReader:
     ) -> Array:
         """Long rows one by one, short ones some at a time with what lies between."""
         item = dtype.itemsize
-        if row_bytes > SHORT_ROW_BYTES:
-            pieces = [
-                self.read_bytes(
-                    plane.role,
-                    plane.file_id,
-                    plane.byte_offset + row * row_bytes + cols.start * item,
-                    len(cols) * item,
-                )
-                for row in rows
-            ]
-            joined: Array = np.frombuffer(b"".join(pieces), dtype=dtype)
-            return joined.reshape(len(rows), len(cols))
         array = np.empty((len(rows), len(cols)), dtype=dtype)
+        if row_bytes > SHORT_ROW_BYTES:
+            first = plane.byte_offset + rows.start * row_bytes + cols.start * item
+            for begin in range(0, len(rows), RUNS_AT_ONCE):
+                runs = array[begin : begin + RUNS_AT_ONCE]
+                self._read_runs(plane, first + begin * row_bytes, row_bytes, runs)
+            return array
         step = PIECE_BYTES // row_bytes
         for first in range(rows.start, rows.stop, step):
             last = min(first + step, rows.stop)
@@ -262,6 +231,15 @@ class PlaneReader:
                 writeable=False,
             )
         return array
+
+    def _read_runs(self, plane: Plane, byte_offset: int, stride_bytes: int, out: Array) -> None:
+        """Rows [r, n] of `out` from runs of bytes that lie `stride_bytes` apart."""
+        if self._cancelled is not None and self._cancelled():
+            raise CancelledError("stopped")
+        nbytes = out.shape[1] * out.itemsize
+        source = self.sources[plane.file_id]
+        source.read_runs(byte_offset, nbytes, stride_bytes, out.view(np.uint8).data)
+        self.ledger.add(plane.role, plane.file_id, byte_offset, nbytes, out.shape[0], stride_bytes)
 
     def floats(self, plane: Plane, rows: range | None = None, cols: range | None = None) -> Array:
         """A window of a floating-point plane as float32 (F64 rounds; integers are converted)."""

@@ -7,12 +7,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from quantscope.decode.parts import Window
-from quantscope.model import Reading
+from quantscope.model import LogicalTensor, Reading
 
 DEFAULT_GROUPS = 1024
 SEED = 20260801
 MAX_RUNS = 8
 """The sample is taken as at most this many runs of neighbouring rows, to keep reads few."""
+APART_RUNS = 2
+"""Runs where a row's codes lie strided over the whole plane: each run costs a read for every stored row."""
+APART_COLUMNS = 2048
+"""Shorter rows are few reads in any case."""
 MAX_SAMPLE_ELEMENTS = 1 << 21
 MAX_EXTENT = 1 << 40
 """No tensor that is stored has a longer axis; a header that says so is not sampled."""
@@ -32,11 +36,26 @@ def total_groups(reading: Reading) -> int:
     return reading.shape[-2] * groups_per_row(reading)
 
 
-def sample_windows(reading: Reading, n_groups: int | None) -> Iterator[Window]:
+def rows_lie_apart(tensor: LogicalTensor, reading: Reading) -> bool:
+    """Whether the codes of one row (out) are strided over the plane, as where words run down the input axis."""
+    codes = tensor.plane("codes")
+    if codes is None or len(codes.shape) != 2 or len(codes.spans) != 1:
+        return False
+    return reading.packing.axis == "out" or codes.shape[0] != reading.shape[-2]
+
+
+def sample_windows(
+    reading: Reading, n_groups: int | None, *, apart: bool = False
+) -> Iterator[Window]:
     """Windows that hold about `n_groups` groups; all rows where None or where the tensor is small.
 
     Rows are taken as runs spread evenly over the tensor, each shifted by a seeded offset; columns whole.
     One by one: a header may claim more rows than a list of windows could hold.
+
+    Args:
+        reading: gives the extents and the groups of a row.
+        n_groups: groups wanted.
+        apart: what `rows_lie_apart` says; long rows of that kind are taken as fewer runs of more rows.
     """
     n_rows, n_cols = reading.shape[-2], reading.shape[-1]
     if n_rows <= 0 or n_cols <= 0 or n_rows > MAX_EXTENT or n_cols > MAX_EXTENT:
@@ -51,7 +70,7 @@ def sample_windows(reading: Reading, n_groups: int | None) -> Iterator[Window]:
         for start in range(0, n_rows, step):
             yield Window(range(start, min(start + step, n_rows)), range(n_cols))
         return
-    runs = min(MAX_RUNS, wanted)
+    runs = min(APART_RUNS if apart and n_cols >= APART_COLUMNS else MAX_RUNS, wanted)
     length = wanted // runs
     span = n_rows // runs
     generator = np.random.default_rng(SEED)

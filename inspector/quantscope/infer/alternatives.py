@@ -15,7 +15,7 @@ import numpy as np
 
 from quantscope.decode.parts import Array, Parts
 from quantscope.decode.plane_reader import PlaneReader
-from quantscope.decode.sampling import sample_windows
+from quantscope.decode.sampling import rows_lie_apart, sample_windows
 from quantscope.decode.window import window_parts
 from quantscope.errors import CancelledError, QuantscopeError
 from quantscope.families.protocol import Family
@@ -128,9 +128,10 @@ def _measure(
 ) -> dict[str, float]:
     """Statistics of one candidate on the sample; empty where it cannot be unpacked."""
     try:
+        apart = rows_lie_apart(tensor, reading)
         pieces = [
             window_parts(family, tensor, reading, window, reader)
-            for window in sample_windows(reading, SAMPLE_GROUPS)
+            for window in sample_windows(reading, SAMPLE_GROUPS, apart=apart)
         ]
         with np.errstate(all="ignore"):
             weights = [family.combine(parts, reading, False) for parts in pieces]

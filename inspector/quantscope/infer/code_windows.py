@@ -16,6 +16,9 @@ BLANK_BYTES = 1024
 """A blank region is reported from this many equal bytes."""
 WHOLE_BYTES = 4 << 20
 SAMPLED_RUNS = 64
+FEWEST_RUNS = 8
+MANY_PLANES = 4096
+"""Of more planes than this, fewer runs each are read: the sample of a checkpoint stays bounded, near 16 GiB."""
 RUN_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 22
 
@@ -55,16 +58,28 @@ class CodeWindows(msgspec.Struct, frozen=True, kw_only=True):
     """How often each byte stands that is no finite number or -0 in some 8-bit float, by its hex word."""
 
 
-def code_windows(plane: Plane, reader: PlaneReader, *, everything: bool) -> CodeWindows | None:
+def runs_for(n_planes: int) -> int:
+    """How many runs of a long plane are read in a checkpoint of so many planes."""
+    return max(FEWEST_RUNS, min(SAMPLED_RUNS, SAMPLED_RUNS * MANY_PLANES // max(1, n_planes)))
+
+
+def code_windows(
+    plane: Plane, reader: PlaneReader, *, n_runs: int | None = SAMPLED_RUNS
+) -> CodeWindows | None:
     """Statistics over the bytes of a code plane, for a field of block structs over the whole blocks.
 
     None where the bytes are not in one piece.
+
+    Args:
+        plane: the plane of codes.
+        reader: bounded reads.
+        n_runs: runs of 64 KiB to read of a plane of more than 4 MiB; None for every byte.
     """
     if len(plane.spans) != 1 or plane.nbytes <= 0:
         return None
     span = plane.spans[0]
     total = (span.count - 1) * span.stride_bytes + span.nbytes
-    runs = _runs(total, everything)
+    runs = _runs(total, n_runs)
     histogram = np.zeros(256, dtype=np.int64)
     entropies: list[Array] = []
     places: list[Array] = []
@@ -113,14 +128,14 @@ def code_windows(plane: Plane, reader: PlaneReader, *, everything: bool) -> Code
     )
 
 
-def _runs(total: int, everything: bool) -> Iterator[tuple[int, int]]:
+def _runs(total: int, n_runs: int | None) -> Iterator[tuple[int, int]]:
     """Offsets and lengths, one by one: a header may claim more bytes than a list of them could hold."""
-    if everything or total <= WHOLE_BYTES:
+    if n_runs is None or total <= WHOLE_BYTES:
         for start in range(0, total, CHUNK_BYTES):
             yield start, min(CHUNK_BYTES, total - start)
         return
-    for number in range(SAMPLED_RUNS):
-        start = number * (total - RUN_BYTES) // (SAMPLED_RUNS - 1)
+    for number in range(n_runs):
+        start = number * (total - RUN_BYTES) // (n_runs - 1)
         yield start // WINDOW_BYTES * WINDOW_BYTES, RUN_BYTES
 
 

@@ -11,12 +11,12 @@ import numpy as np
 
 from quantscope.decode.parts import Array, Parts
 from quantscope.decode.plane_reader import STORAGE_BITS, PlaneReader
-from quantscope.decode.sampling import sample_windows, total_groups
+from quantscope.decode.sampling import rows_lie_apart, sample_windows, total_groups
 from quantscope.decode.window import failure_of, window_parts
 from quantscope.errors import CancelledError, QuantscopeError
 from quantscope.families.guard import FamilyFailedError, PluginFailure
 from quantscope.families.protocol import Family
-from quantscope.infer.code_windows import CodeWindows, code_windows
+from quantscope.infer.code_windows import CodeWindows, code_windows, runs_for
 from quantscope.infer.plane_values import Mask, PlaneStats, number_format, plane_stats
 from quantscope.infer.side_planes import IndexStats, ZeroPlane, index_stats, zero_plane
 from quantscope.infer.zero_convention import ZeroTally, tally
@@ -80,6 +80,7 @@ def examine(
     reading: Reading | None,
     reader: PlaneReader,
     n_groups: int | None,
+    n_tensors: int = 1,
 ) -> Examination:
     """Read the scale-like planes and a sample of codes of one tensor.
 
@@ -89,6 +90,7 @@ def examine(
         reading: the reading to unpack codes under; None where no reading exists.
         reader: bounded reads with a ledger.
         n_groups: groups to sample; None for every code.
+        n_tensors: tensors that the job looks at; of very many, less of each long plane is read.
     """
     errors: list[str] = []
     failures: list[PluginFailure] = []
@@ -106,6 +108,7 @@ def examine(
             return None
 
     everything = n_groups is None
+    n_runs = None if everything else runs_for(n_tensors)
     planes: list[PlaneStats] = []
     for plane in tensor.planes:
         word = scale_word(plane, reading)
@@ -130,7 +133,7 @@ def examine(
     if zeros_plane is not None and reading is not None and reading.zero == "integer":
         zeros = attempt(lambda: zero_plane(zeros_plane, reading, reader))
     if codes_plane is not None:
-        windows = attempt(lambda: code_windows(codes_plane, reader, everything=everything))
+        windows = attempt(lambda: code_windows(codes_plane, reader, n_runs=n_runs))
     if reading is not None and attempt(lambda: family.undecodable(tensor)) is None:
         if _may_be_dead(planes) and _elements(reading) <= ALL_ELEMENTS:
             n_groups = None
@@ -206,7 +209,8 @@ def code_stats(
     first_zero_row: int | None = None
     outside = 0
     per_row = max(1, total_groups(reading) // max(1, reading.shape[-2]))
-    for window in sample_windows(reading, n_groups):
+    apart = rows_lie_apart(tensor, reading)
+    for window in sample_windows(reading, n_groups, apart=apart):
         parts = window_parts(family, tensor, reading, window, reader)
         codes = parts.codes
         elements += codes.size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -40,6 +40,7 @@ def reconcile(
     evidence: Sequence[Evidence],
     inexpressible: str | None = None,
     found_stances: Sequence[Stance] = (),
+    base: tuple[Contract, Collection[str]] | None = None,
 ) -> Contract:
     """The contract of one tensor.
 
@@ -49,10 +50,15 @@ def reconcile(
         evidence: steps on any field, without those of the equations, which are added here.
         inexpressible: why no rule decodes the tensor; marks arithmetic inexpressible.
         found_stances: what known runtimes do with the zero convention of this tensor.
+        base: a contract that differs from this one in the evidence on the named fields only; the others are
+            shared with it.
     """
     claims_by_field, steps_by_field = by_field(claims), by_field(evidence)
     fields: dict[str, FieldState] = {}
     for field in CONTRACT_FIELDS:
+        if base is not None and field not in base[1]:
+            fields[field] = base[0].fields[field]
+            continue
         steps = (*structural_evidence(field, solved), *steps_by_field.get(field, ()))
         known = found_stances if field == "zero_convention" else ()
         own_claims = claims_by_field.get(field, ())

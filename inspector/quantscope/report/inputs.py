@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from quantscope.checkpoint import Checkpoint
 from quantscope.containers.records import OpenedFile
 from quantscope.containers.source import ByteSource
-from quantscope.decode.plane_reader import ReadLedger
+from quantscope.decode.ledger import ReadLedger
 from quantscope.errors import CancelledError, QuantscopeError
 from quantscope.report.schema import Examined, Input, InputConfig, InputFile, Json, Leaf
 
@@ -119,7 +119,7 @@ def examined(source: ByteSource, ranges: Sequence[Range]) -> Examined | None:
 
 def read_ranges(file: OpenedFile, ledger: ReadLedger) -> list[Range]:
     """The header, where all of it was read, and every range that the ledger holds; sorted, disjoint."""
-    ranges = ledger.merged(file.file_id)
+    ranges: list[Range] = [(start, stop) for start, stop in ledger.ranges(file.file_id).tolist()]
     if file.header_bytes and file.bytes_read >= file.header_bytes:
         ranges = _merge([(0, file.header_bytes), *ranges])
     return ranges

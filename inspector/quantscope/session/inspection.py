@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from quantscope.checkpoint import Checkpoint
-from quantscope.decode.plane_reader import ReadLedger
+from quantscope.decode.ledger import ReadLedger
 from quantscope.families.guard import PluginFailure
 from quantscope.infer.examine import Examination
 from quantscope.infer.readers import Stance

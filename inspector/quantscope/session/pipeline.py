@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import msgspec
 
 from quantscope.checkpoint import Checkpoint
-from quantscope.decode.plane_reader import PlaneReader, ReadLedger
+from quantscope.decode.ledger import ReadLedger
+from quantscope.decode.plane_reader import PlaneReader
 from quantscope.decode.sampling import DEFAULT_GROUPS, total_groups
 from quantscope.errors import CancelledError, QuantscopeError
 from quantscope.families.guard import FamilyFailedError, PluginFailure, folded
@@ -86,7 +87,7 @@ def inspect(
         for number, tensor in enumerate(tensors):
             if cancelled is not None and cancelled():
                 raise CancelledError("stopped")
-            state = _inspect_tensor(checkpoint, tensor, solver, reader, scope)
+            state = _inspect_tensor(checkpoint, tensor, solver, reader, scope, len(tensors))
             states.append(state)
             batch.append(state)
             step("examine", number + 1, len(tensors))
@@ -221,14 +222,16 @@ class _SharedSolver:
         reason: str | None,
         known: tuple[Stance, ...],
     ) -> Contract:
-        """The contract; its fields are shared by all tensors of a signature while no evidence is a tensor's own."""
-        if evidence:
-            return reconcile(solved, claims, evidence, reason, known)
+        """The contract; fields that no evidence of its own is about are shared by all tensors of a signature."""
         shared = self._contracts.get(number)
         if shared is None:
             shared = (claims, reconcile(solved, claims, (), reason, known))
             self._contracts[number] = shared
-        return shared[1] if shared[0] == claims else with_claims(shared[1], claims)
+        base = shared[1] if shared[0] == claims else with_claims(shared[1], claims)
+        if not evidence:
+            return base
+        about = {step.field for step in evidence}
+        return reconcile(solved, claims, evidence, reason, known, (base, about))
 
 
 def _solve(
@@ -268,6 +271,7 @@ def _inspect_tensor(
     solver: _SharedSolver,
     reader: PlaneReader,
     scope: Scope,
+    n_tensors: int,
 ) -> TensorState:
     family = checkpoint.family(tensor)
     claims = solver.claims(family, tensor)
@@ -278,10 +282,11 @@ def _inspect_tensor(
     if scope.mode != "headers":
         steps = solver.evidence(family, tensor, solved)
         steps += solver.alternatives(family, tensor, solved)
-        reading = (
-            reading_in_force(solved, reconcile(solved, claims, steps)) if steps else solved.chosen
-        )
-        exam = examine(family, tensor, reading, reader, scope.groups)
+        reading = solved.chosen
+        if steps:
+            so_far = solver.contract(number, solved, claims, steps, reason, known)
+            reading = reading_in_force(solved, so_far)
+        exam = examine(family, tensor, reading, reader, scope.groups, n_tensors)
         if exam.failure is not None and solved.solutions:
             solver.failures.append(exam.failure)
         if reading is not None and exam.codes is not None:
@@ -353,7 +358,12 @@ def _join_sets(states: Sequence[TensorState]) -> tuple[list[TensorState], list[E
         member = states[position]
         steps = (*member.evidence, *more)
         contract = reconcile(
-            member.solved, member.claims, steps, member.undecodable, member.stances
+            member.solved,
+            member.claims,
+            steps,
+            member.undecodable,
+            member.stances,
+            (member.contract, {step.field for step in more}),
         )
         result[position] = msgspec.structs.replace(
             member,
