@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quantscope.extras import install_hint
 from quantscope.probes.for_report import model_quality_gate
 from quantscope.probes.model import (
     Control,
@@ -223,7 +224,11 @@ async def test_the_report_carries_the_check_as_the_command_would(
         await compared(pilot, pair[1])
         await press(pilot, "5", "enter", "e")
         assert "with runs [x]" in screen_text(app)
-        await press(pilot, "f", "w", "enter")
+        await press(pilot, "w", "enter", "f", "w", "enter")
+    ticket = (tmp_path / "out" / "ticket.md").read_text()
+    assert "**Logits check** `checkpoint (a) against base (b)`: ran: held" in ticket
+    assert "KL mean 0.1357, max 2.468 nats over 64 positions" in ticket
+    assert "NLL +0.4321 +- 0.0567 a target, t 7.6" in ticket
     document = json.loads((tmp_path / "out" / "report.json").read_text())
     gate = document["gates"]["model_quality"]
     assert gate["status"] == "executed"
@@ -326,9 +331,8 @@ async def test_without_the_extra_it_says_how_to_install_and_all_else_works(
         await press(pilot, "5", "enter")
         shown = screen_text(app)
         assert "not run" in shown
-        assert "needs torch: pip install torch, then pip install 'quantscope[probe]'" in " ".join(
-            shown.split()
-        )
+        hint = " ".join(install_hint("probe").split())
+        assert f"needs torch: {hint}" in " ".join(shown.split())
         await press(pilot, "R")
         assert "not run: needs torch" in screen_text(app)
         await press(pilot, "down", "down", "enter")

@@ -9,10 +9,12 @@ import pytest
 from quantscope.checkpoint import Checkpoint
 from quantscope.cli.main import run
 from quantscope.model import Evidence, Finding, Subject
+from quantscope.report.words import value_words
 from quantscope.rules.catalogue import judge
 from quantscope.session.inspection import Inspection
 from quantscope.session.pipeline import inspect
 from quantscope_views.lines import cells
+from quantscope_views.present.contract import contract_lines
 from quantscope_views.present.headline import (
     Overview,
     format_words,
@@ -22,6 +24,7 @@ from quantscope_views.present.headline import (
 )
 from quantscope_views.present.layers import LayerFacts, layer_lines
 from quantscope_views.present.numbers import finding_numbers, step_numbers_words
+from quantscope_views.present.reading_choice import choice_of
 from quantscope_views.present.scan_tally import ScanTally, tally_of
 from quantscope_views.present.tensor_table import FactsMaker
 from quantscope_views.present.triage import (
@@ -30,9 +33,10 @@ from quantscope_views.present.triage import (
     empty_lines,
     finding_about,
     finding_lines,
+    looked_at_lines,
     needs_you_title,
 )
-from ui_driver import gptq_folder
+from ui_driver import gptq_folder, idle, make_app, press
 
 SAMPLES = Path(__file__).resolve().parents[1] / "sample_checkpoints"
 
@@ -186,3 +190,51 @@ def test_every_row_of_the_layer_strip_has_its_legend(width: int, count: int) -> 
 
 def test_an_empty_tally_is_no_layer() -> None:
     assert layer_lines(ScanTally().layers, 80, False, "-") == []
+
+
+def test_a_group_without_a_size_and_a_scale_without_a_second_dtype_have_words() -> None:
+    assert value_words("group", {"axis": "in", "size": None}) == "along in"
+    assert value_words("group", {"axis": "channel", "size": None}) == "per channel"
+    scale = {"dtype": "e4m3", "second_level": {"dtype": None, "direction": "divide", "per": None}}
+    assert value_words("scale", scale) == "e4m3; a second level divides"
+    scale["second_level"] = {"dtype": "f32", "direction": "multiply", "per": "tensor"}
+    assert value_words("scale", scale) == "e4m3; f32 per tensor"
+
+
+def test_planes_are_named_as_a_scan_names_them() -> None:
+    read = looked_at_lines(facts_of(SAMPLES / "smol-gguf-q4_k_m"), 100)[0].text
+    assert "minima 100%" in read
+    assert "zeros" not in read
+    assert "second-level" not in read
+
+
+async def test_i_answers_for_the_headline_where_the_line_has_no_number(tmp_path: Path) -> None:
+    folder, _ = gptq_folder(tmp_path / "good", count=2)
+    app = make_app(folder)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await idle(pilot)
+        app.screen.query_one("#why").focus()
+        await press(pilot, "i")
+        said = app.screen.text
+        assert "bits a weight: 8 * " in said
+        assert "int4 g128 asym: 2 tensors" in said
+
+
+def test_a_what_if_of_the_order_fits_beside_the_tabs_at_80_columns() -> None:
+    found, _ = seen(SAMPLES / "smol-ct-nvfp4")
+    choice = choice_of(found.states[0])
+    assert choice is not None
+    other = choice.other_order()
+    assert other is not None
+    banner = other.banner()
+    assert banner is not None
+    assert len(" | ".join(banner)) <= 42
+
+
+def test_gguf_contracts_name_the_header_and_i_names_the_file() -> None:
+    found, _ = seen(SAMPLES / "smol-gguf-q4_k_m")
+    lines = contract_lines(found.states[1], 80, False)
+    text = " ".join(" ".join(line.text.split()) for line in lines)
+    assert "header)" in text
+    assert ".gguf" not in text
+    assert any(".gguf#" in sentence for line in lines for sentence in line.about)

@@ -313,8 +313,8 @@ class Navigation(Intake):
         """How the number under the cursor is known."""
         from quantscope_views.screens.pages import WhyScreen
 
-        explain = getattr(self.focused, "explain", None) or getattr(self.screen, "explain", None)
-        lines = explain() if explain is not None else ()
+        known = (getattr(node, "explain", None) for node in (self.focused, self.screen))
+        lines = next((said for explain in known if explain and (said := explain())), ())
         if lines:
             self.push_screen(WhyScreen("how do I know", lines))
         else:

@@ -109,7 +109,7 @@ def _group_words(value: dict[str, Any]) -> str:
     if isinstance(size, list):
         text = f"blocks {size[0]} x {size[1]}"
     elif size is None:
-        text = f"per {axis}"
+        text = f"along {axis}" if axis == "in" else f"per {axis}"
     elif axis is None:
         text = str(size)
     else:
@@ -128,8 +128,10 @@ def _scale_words(value: dict[str, Any]) -> str:
         text += ", signed"
     second = value.get("second_level")
     if isinstance(second, dict):
-        divides = " divides" if second.get("direction") == "divide" else ""
-        text += f"; {second.get('dtype')}{divides} per {second.get('per')}"
+        said = [str(second["dtype"])] if second.get("dtype") else ["a second level"]
+        said += ["divides"] if second.get("direction") == "divide" else []
+        said += [f"per {second['per']}"] if second.get("per") else []
+        text += f"; {' '.join(said)}"
     return text
 
 

@@ -254,8 +254,9 @@ def strip_about(strip: PlaneStrip, page: BytesPage) -> str:
 
 def _position_lines(page: BytesPage, width: int) -> list[Line]:
     about = position_about(page)
+    file = cut_middle(page.file, max(12, width - cells(page.word) - 3))
     return [
-        line(cut_end(f" {page.file}  {page.word}", width), about=about),
+        line(cut_end(f" {file}  {page.word}", width), about=about),
         line(cut_end(f" {page.group.words}", width), about=about),
     ]
 

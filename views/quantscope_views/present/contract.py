@@ -101,10 +101,17 @@ def _declared_words(field: FieldState) -> str:
         if claim.basis == "by_definition":
             key += " by def."
         files = by_value.setdefault(value_words(field.field, claim.value), {}).setdefault(key, [])
-        file = cut_middle(claim.source.file.removesuffix(".json"), 20)
+        file = _file_words(claim.source.file)
         if file not in files:
             files.append(file)
     return "; ".join(f"{value} ({_keys_words(keys)})" for value, keys in by_value.items())
+
+
+def _file_words(file: str) -> str:
+    """A config by its name, a file of weights as `header`: the full source stands behind `i`."""
+    if file.endswith((".gguf", ".safetensors")):
+        return "header"
+    return cut_middle(file.removesuffix(".json"), 20)
 
 
 def _keys_words(keys: dict[str, list[str]]) -> str:

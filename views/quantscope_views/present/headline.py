@@ -11,7 +11,7 @@ import msgspec
 from quantscope.report.words import kinds_words
 from rich.cells import cell_len
 
-from quantscope_views.present.words import size_words
+from quantscope_views.present.words import count_words, size_words
 
 if TYPE_CHECKING:
     from quantscope.checkpoint import Checkpoint
@@ -97,6 +97,25 @@ def grouped_overview(checkpoint: Checkpoint, before: Overview) -> Overview:
         plane_bytes=by_role,
         grouped=True,
     )
+
+
+def headline_about(overview: Overview, seconds: str) -> tuple[str, ...]:
+    """How the numbers of the headline are known."""
+    lines = [
+        f"{overview.path}: {overview.size} bytes in {count_words(overview.files, 'file')}, "
+        f"{overview.files_parsed} of them read",
+        f"{overview.quantized} quantized tensors are made of several stored ones each; with "
+        f"{overview.plain} plain and {overview.unrecognised} unrecognised ones they are what "
+        f"{overview.stored} stored tensors hold",
+        *(f"{words}: {count_words(count, 'tensor')}" for words, count in overview.kinds),
+    ]
+    if overview.bits_per_weight is not None:
+        stored = sum(n for role, n in overview.plane_bytes.items() if role != "bias")
+        lines.append(
+            f"{overview.bits_per_weight:.4f} bits a weight: 8 * {stored} bytes of codes, scales, zeros and "
+            "the like over the weights of the quantized tensors"
+        )
+    return (*lines, f"{seconds}: from opening to the end of the last scan")
 
 
 def _product(shape: Sequence[int]) -> int:

@@ -78,7 +78,7 @@ class ReadingChoice(msgspec.Struct, frozen=True, kw_only=True):
             )
         if shown.packing != claimed.packing:
             return (
-                f"WHAT-IF order = {shown.packing.order}",
+                f"WHAT-IF {shown.packing.order}",
                 f"{says} {claimed.packing.order}",
             )
         return "WHAT-IF another reading", f"{says} otherwise"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
+from quantscope.extras import install_hint
 from quantscope.parity.model import BackendState, KernelState, ParityRun, Settings
 from quantscope.parity.run import backends, estimate, run_inspected
 from quantscope.probes.for_report import base_of, request_of
@@ -91,14 +92,14 @@ def _kernel(backend: BackendState, kernel: KernelState, state: TensorState) -> K
     if backend.error is not None:
         why = f"not loaded: {backend.error}"
     elif kernel.reason is not None:
-        why = f"{kernel.reason}: {kernel.detail}"
+        why = kernel.detail or kernel.reason
     elif any(equation.holds is False for equation in state.solved.equations):
         why = "sizes: the stored planes do not hold the tensor's shape"
     else:
         cost = estimate(state, key)
         seconds, memory = cost.seconds, cost.memory_bytes
         if cost.refusal is not None:
-            why = f"{cost.refusal}: {cost.refusal_detail}"
+            why = cost.refusal_detail or cost.refusal
     return KernelChoice(
         key=key,
         title=kernel.title,
@@ -160,7 +161,7 @@ def logits_offer(
     absent, unlike = missing(), why_unlike(checkpoints)
     why_not = ""
     if absent is not None:
-        why_not = f"needs {absent}: pip install torch, then pip install 'quantscope[probe]'"
+        why_not = f"needs {absent}: {install_hint('probe')}"
     elif unlike is not None:
         why_not = unlike
     elif two_readings and len(request.sides) < 2:

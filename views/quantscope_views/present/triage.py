@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from quantscope.model import Evidence, FieldState, Finding
-from quantscope.report.words import CONFIDENCE_WORDS, STRENGTH_WORDS, value_words, who_words
+from quantscope.report.words import (
+    CONFIDENCE_WORDS,
+    PLANE_WORDS,
+    STRENGTH_WORDS,
+    value_words,
+    who_words,
+)
 from quantscope.text import inert
 
 from quantscope_views.lines import (
@@ -152,7 +158,8 @@ def empty_lines(facts: TriageFacts, width: int) -> list[Line]:
         so_far = " so far, the scan still runs" if facts.scanning else ""
         text = f"nothing found in what was read ({rules}, {tensors}){so_far}; not run: "
         text += ", ".join(what for what, _ in NOT_RUN if what not in facts.ran)
-    return [line((" " + piece, "dim")) for piece in wrap(text, width - 2)]
+    about = (text, *_skipped_rules(inspection), "explain: all rules, in the palette, lists them")
+    return [line((" " + piece, "dim"), about=about) for piece in wrap(text, width - 2)]
 
 
 def finding_about(finding: Finding) -> tuple[str, ...]:
@@ -420,6 +427,10 @@ NOT_RUN_ABOUT = (
 )
 
 
+ALWAYS_NAMED = frozenset({"codes", "scale", "zero", "minimum"})
+"""Planes whose share is named even where all of it was read."""
+
+
 def _read_lines(facts: TriageFacts, width: int) -> list[Line]:
     overview = facts.overview
     parts = [
@@ -430,16 +441,11 @@ def _read_lines(facts: TriageFacts, width: int) -> list[Line]:
     about = [f"{overview.header_bytes} bytes of headers in {count_words(overview.files, 'file')}"]
     coverage = facts.tally.coverage
     if coverage:
-        for label, roles in (
-            ("scales", ("scale", "scale2")),
-            ("zeros", ("zero", "minimum")),
-            ("codes", ("codes",)),
-        ):
-            part = sum(coverage[role][0] for role in roles if role in coverage)
-            whole = sum(coverage[role][1] for role in roles if role in coverage)
-            if whole:
+        for role, (part, whole) in coverage.items():
+            label = PLANE_WORDS.get(role, role)
+            if whole and (role in ALWAYS_NAMED or part < whole):
                 parts.append(f"{label} {share_words(part, whole)}")
-                about.append(f"{label}: {part} of {whole} bytes read")
+            about.append(f"{label}: {part} of {whole} bytes read")
     else:
         waiting = facts.stage in ("opening", "headers")
         parts.append("bytes not yet read" if waiting else "no quantized bytes to read")
@@ -463,10 +469,10 @@ def _held_lines(inspection: Inspection, tally: ScanTally, width: int) -> list[Li
     if inspection.mode == "headers":
         return lines
     bad = ", ".join(f"{count} {kind}" for kind, count in tally.odd.items())
-    text = f"{bad} in scales" if bad else "no NaN/Inf/0 scale"
     lines += labelled(
         "values",
-        f"{text} in {tally.values_examined} of {tally.values_total} values",
+        f"{bad or 'no NaN, Inf or 0'} among {tally.values_examined} of {tally.values_total} "
+        "scale values",
         width,
         tone="check" if bad else "plain",
         about=("scale, zero and minimum planes that hold floats, value by value",),

@@ -43,6 +43,13 @@ from quantscope_views.present.words import (
 SHOWN_ZEROS = 8
 LABEL = 19
 STEPS = (-1.5, 1.5)
+FORMULAS = {
+    "none": "code * scale",
+    "fixed": "(code - {middle}) * scale",
+    "float_zero": "(code - zero) * scale, the zero stored as a float",
+    "additive_min": "code * scale, a stored minimum added or subtracted (3: see which)",
+}
+"""How weights come of codes, by kind of zero."""
 METHOD_WORDS = {"code statistic over modules": "statistic over the set"}
 
 
@@ -177,9 +184,8 @@ def _no_choice_lines(state: TensorState, width: int, mark: str) -> list[Line]:
     lines = [rule("zero point", width, mark=mark)]
     if reading is None:
         return [*lines, *labelled("zero", "no reading fits, so no zero is known", width)]
-    words = value_words("zero", reading.zero)
-    if reading.zero == "fixed":
-        words += f" {reading.midpoint}: weight = (code - {reading.midpoint}) * scale"
+    formula = FORMULAS.get(reading.zero, "").format(middle=reading.midpoint)
+    words = value_words("zero", reading.zero) + (f": weight = {formula}" if formula else "")
     lines += labelled(
         "zero", words, width, tone="strong", about=field_about(state.contract["zero"])
     )
@@ -251,10 +257,12 @@ def _two_readings(
 
 def _who(field: FieldState, convention: str) -> str:
     files = [c.source.file for c in field.declared if c.value == convention]
+    said = field.inferred if field.inferred is not None else None
+    by_bytes = said is not None and said.value == convention
     if files:
-        return f"{', '.join(dict.fromkeys(files))} (declared)"
-    if field.inferred is not None and field.inferred.value == convention:
-        return f"bytes ({STRENGTH_WORDS[field.inferred.strength]})"
+        return f"{files[0]} (declared)" + (", bytes" if by_bytes else "")
+    if said is not None and by_bytes:
+        return f"bytes ({STRENGTH_WORDS[said.strength]})"
     return "nobody"
 
 
@@ -301,6 +309,7 @@ def _number_lines(field: FieldState, pair: Sequence[str], width: int) -> list[Li
     step = _step(field, "code statistic")
     room = min(width - 14, 72)
     about = (
+        "rule: the reading whose |mean| is below 0.25 steps fits, where the other one's is not",
         "mean(code - zero used), in steps of one scale; weights scatter around 0, so the right",
         "reading's mean stands near 0 and the other one step away",
         *evidence_about([step] if step is not None else []),
@@ -386,10 +395,10 @@ def step_numbers(step: Evidence, pair: Sequence[str]) -> str:
         return f"all {low}" if low == high else f"asymmetric: {low}..{high} stored"
     if step.method == "code statistic":
         parts = [
-            f"{letter} {_mean_words(step, convention)}"
+            f"{letter} {_short_mean(step, convention)}"
             for letter, convention in zip("AB", pair, strict=False)
         ]
-        return "; ".join(parts).replace("   ", " ") + "; rule: one |mean| < 0.25"
+        return "  ".join(parts)
     if step.method == "code statistic over modules":
         words = [
             f"{numbers.get(f'modules_{c}', 0)} say {x}" for x, c in zip("AB", pair, strict=False)

@@ -11,7 +11,7 @@ from textual.widget import Widget
 
 from quantscope_views.lines import Line, line, rule
 from quantscope_views.place import Place
-from quantscope_views.present.headline import headline_rows
+from quantscope_views.present.headline import headline_about, headline_rows
 from quantscope_views.present.states import progress_words
 from quantscope_views.present.words import seconds_words
 from quantscope_views.widgets.key_line import KeyLine
@@ -109,6 +109,11 @@ class BaseScreen(Screen[Any]):
         if job is None or job.outcome == "running":
             return "…" if not self.ascii_only else "..."
         return seconds_words(job.elapsed_s) if not self.qapp.fixed_times else "0.0s"
+
+    def explain(self) -> tuple[str, ...]:
+        """How the numbers on top are known; answers where the pane in focus has none of its own."""
+        overview = self.workspace.overview
+        return headline_about(overview, self._seconds()) if overview is not None else ()
 
     def right_note(self) -> tuple[str, str]:
         """A running job, or what of the checkpoint the first line has no room for."""

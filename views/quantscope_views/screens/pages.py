@@ -158,5 +158,5 @@ def rule_lines(code: str) -> tuple[str, tuple[str, ...]]:
         f"evidence: {page.evidence}",
         f"does not prove: {page.proves_not}",
         f"sample: {page.sample}",
-        *(f"reported in {report}" for report in page.reports),
+        *([f"reported in {', '.join(page.reports)}"] if page.reports else []),
     )

@@ -150,10 +150,10 @@ class LinesView(StripView):
         return self.paint(self._lines[index].spans, width, under="line" if at_cursor else None)
 
     def offers(self, action_id: str) -> bool:
-        """Enter only on a line that leads somewhere, `i` only where it answers."""
+        """Enter only on a line that leads somewhere."""
         if action_id == "move.choose":
             return bool(self._lines and (self._here.target or self._here.action))
-        return action_id != "app.how" or bool(self.explain()) or not self._lines
+        return True
 
     @property
     def _here(self) -> Line:
