@@ -239,7 +239,7 @@ def test_paroquant_decodes_as_awq_in_the_rotated_basis(tmp_path: Path) -> None:
 
 
 MINE = (
-    "hqq", "quanto", "torchao", "modelopt_int4", "modelopt_int8", "mxfp4", "quark", "bitnet", "gemma", "eetq",
+    "hqq", "quanto", "torchao", "modelopt_int4", "modelopt_int8", "mxfp4", "quark", "quark_mx", "bitnet", "gemma", "eetq",
     "ascend_modelslim", "w4afp8", "qqq", "exl3", "aqlm", "vptq", "exl2", "quip", "higgs", "spqr", "sinq",
     "fp_quant", "nunchaku_svdq", "nunchaku_awq", "paroquant",
 )  # fmt: skip

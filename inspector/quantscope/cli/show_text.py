@@ -83,6 +83,8 @@ def evidence_words(step: Evidence) -> str:
 
 
 def _number(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_number(item)}" for key, item in value.items())
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

@@ -36,8 +36,8 @@ class GroupLevel(msgspec.Struct, frozen=True, kw_only=True):
 class ScaleLevel(msgspec.Struct, frozen=True, kw_only=True):
     """One level of scales; the first is the finest.
 
-    `dtype` uses the words f16, bf16, f32, e8m0, e4m3, ue4m3, ue5m3, u8, u6, u4, s8, s6 and products such
-    as `u6*f16` for codes scaled by a super-block value.
+    `dtype` uses the words f16, bf16, f32, e8m0, e4m3, ue4m3, ue5m3, u8, u6, u4, s8, s6, s8_exponent (2**int8)
+    and products such as `u6*f16` for codes scaled by a super-block value.
     """
 
     dtype: str
@@ -56,6 +56,7 @@ class Packing(msgspec.Struct, frozen=True, kw_only=True):
     bitstream (dense, fields may straddle words), planar, padded (whole fields only, top bits unused),
     low_first and high_first (two codes a byte), split_halves (low nibbles first, then high), msb_first,
     row_chunks_low_first and row_chunks_high_first (a word holds one code of every equal chunk of rows),
+    tops_then_nibbles (three bytes for four 6-bit codes: top two bits, then low nibbles, the first code highest),
     tile (a named kernel order), ggml (fields of a block struct), one_per_word.
     """
 

@@ -172,6 +172,18 @@ def _excludes(name: str, module: str) -> bool:
     return pattern_matches(name, module, "") or ("*" in name and fnmatchcase(module, name))
 
 
+QUARK_MX = {"fp4": "e2m1", "fp6_e2m3": "e2m3", "fp6_e3m2": "e3m2"}
+"""mx_element_dtype of Quark's dtype `mx` -> element."""
+
+
+def quark_mx_element(declared: Declarations, module: str) -> str | None:
+    """The element of a module that Quark's config gives the dtype `mx`; None where it does not."""
+    for claim in claims(module, declared):
+        if claim.field == "element" and claim.source.pointer.endswith("/mx_element_dtype"):
+            return str(claim.value)
+    return None
+
+
 def _quark_claims(declared: Declarations, section: Section, module: str) -> Iterator[Claim]:
     if declared.names(section, "exclude", shell=True).matches(module, ""):
         yield section.claim("element", "plain", "exclude")
@@ -215,6 +227,11 @@ def _quark_tensor(
     element = elements.get(str(step.get("dtype")))
     if element is not None:
         yield claim("element", element, "dtype")
+    if step.get("dtype") == "mx" and str(step.get("mx_element_dtype")) in QUARK_MX:
+        yield claim("element", QUARK_MX[str(step["mx_element_dtype"])], "mx_element_dtype")
+        yield claim("scale", {"dtype": "s8_exponent"}, "dtype")
+        if is_int(step.get("group_size")):
+            yield claim("group", {"axis": "in", "size": step["group_size"]}, "group_size")
     axis = {"per_tensor": "tensor", "per_channel": "channel", "per_group": "in"}.get(
         str(step.get("qscheme"))
     )

@@ -186,6 +186,8 @@ def _pairs(index: TensorIndex, declared: Declarations) -> Iterator[_Found]:
                 continue
             if weight.dtype not in ("U8", "I8") or not _fits(weight.shape, scale.shape):
                 continue
+            if modelopt_config.quark_mx_element(declared, module) is not None:
+                continue  # the same names and shapes with signed exponents: another family
             word = "quark:mxfp4" if algorithms else "modelopt:MXFP4"
             if weight.dtype == "I8":
                 word = "mxfp4:deepseek-v4"

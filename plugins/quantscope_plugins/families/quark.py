@@ -81,6 +81,8 @@ class Quark(FamilyBase):
                 )
             if weight is None or scale is None or not _is_ours(weight, scale):
                 continue
+            if modelopt_config.quark_mx_element(declared, module) is not None:
+                continue
             found.append(module)
             yield self._tensor(index, declared, module, weight)
         if found:
