@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,8 +133,9 @@ class Stub:
         if not self.waits:
             return result_of(request)
         self.reached.set()
-        while not cancelled():
-            self.reached.wait(0.001)
+        until = time.monotonic() + 20
+        while not cancelled() and time.monotonic() < until:
+            threading.Event().wait(0.001)
         raise ProbeStoppedError((side_result(request.sides[0], 3.25),))
 
 

@@ -9,6 +9,7 @@ from itertools import islice
 
 from quantscope.report.inert_markup import plain_html
 from quantscope.report.kernel_checks import kernel_check_rows
+from quantscope.report.logits_checks import logits_check_rows
 from quantscope.report.lookup import entry_of, example_words, members_of, names_of, number_words
 from quantscope.report.plots import bars, histogram
 from quantscope.report.schema import FieldEntry, FindingEntry, Report, TensorEntry
@@ -208,6 +209,10 @@ def _gates(report: Report) -> Iterator[str]:
                 for tensor, kernel, right, ran, codes in checks
             ]
         )
+    compared = list(logits_check_rows(report))
+    if compared:
+        yield "<h3>Logits checks</h3>"
+        yield from _table(compared)
 
 
 def _tensors(report: Report) -> Iterator[str]:

@@ -8,6 +8,7 @@ from itertools import islice
 
 from quantscope.report.inert_markup import cell, code, prose
 from quantscope.report.kernel_checks import kernel_check_rows, left_out
+from quantscope.report.logits_checks import logits_check_rows
 from quantscope.report.lookup import entry_of, example_words, members_of
 from quantscope.report.schema import FindingEntry, Report, TensorEntry
 from quantscope.report.words import (
@@ -186,6 +187,8 @@ def _scope(report: Report) -> Iterator[str]:
         yield f"- **Kernel check** {code(tensor)}, {code(kernel)}: computed right: {prose(right)}; that kernel ran: {ran_words}; read out: {codes or 'nothing'}"
     if left_out(report):
         yield f"- **Kernel check** {left_out(report)} more, in the JSON report"
+    for what, found in logits_check_rows(report):
+        yield f"- **Logits check** {code(what)}: {prose(found)}"
     for item in report.not_checked[:6]:
         yield f"- **Not checked** {prose(item.what)}: {prose(item.why)}"
     if len(report.not_checked) > 6:
