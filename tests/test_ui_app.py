@@ -15,6 +15,7 @@ from quantscope_views.screens.triage import TriageScreen
 from quantscope_views.widgets.key_line import KeyLine
 from quantscope_views.workspace import Workspace
 from textual import events
+from textual.command import CommandPalette
 from ui_driver import (
     gptq_folder,
     idle,
@@ -567,3 +568,50 @@ async def test_a_chosen_theme_is_there_again_with_any_checkpoint(
     monkeypatch.setenv("QUANTSCOPE_THEME", "quantscope-mono")
     app_module.run_app(str(first))
     assert started[-1] == "quantscope-mono"
+
+
+async def test_without_a_path_the_app_offers_what_was_open_before(tmp_path: Path) -> None:
+    paths = [gptq_folder(tmp_path / name, count=2)[0] for name in ("one", "two")]
+    for path in paths:
+        app = make_app(path)
+        async with app.run_test(size=SMALL) as pilot:
+            await idle(pilot)
+            await press(pilot, "t", "q")
+    app = make_app(None)
+    async with app.run_test(size=SMALL) as pilot:
+        await idle(pilot)
+        shown = screen_text(app)
+        assert "no checkpoint is open" in shown
+        assert "open before:" in shown
+        offers = [line.key for line in app.focused.lines if line.key]
+        assert sorted(offers) == sorted(str(path) for path in paths)
+        at = next(i for i, line in enumerate(app.focused.lines) if line.key == str(paths[0]))
+        app.focused.go_to(at)
+        await press(pilot, "enter")
+        assert app.workspace.path == str(paths[0])
+        assert "int4 g128" in screen_text(app)
+
+
+async def test_without_a_path_and_without_a_past_files_and_samples_are_offered() -> None:
+    app = make_app(None)
+    async with app.run_test(size=SMALL) as pilot:
+        await idle(pilot)
+        shown = screen_text(app)
+        assert "open a file or folder" in shown
+        assert "open a bundled sample" in shown
+        assert "open before" not in shown
+
+
+async def test_a_right_click_opens_the_palette_of_the_pane_under_it(tmp_path: Path) -> None:
+    folder, _ = gptq_folder(tmp_path / "f", checkpoint_format="gptq", count=2)
+    app = make_app(folder)
+    async with app.run_test(size=SMALL) as pilot:
+        await idle(pilot)
+        for where, key in (("#why", ""), ("#table", "t"), ("#nibbles", "b")):
+            if key:
+                await press(pilot, key)
+            await pilot.click(where, offset=(5, 2), button=3)
+            await pilot.pause()
+            assert CommandPalette.is_open(app), where
+            await press(pilot, "escape")
+            await press(pilot, "T")

@@ -152,3 +152,26 @@ def test_a_deep_link_opens_at_the_byte(tmp_path: Path) -> None:
         opened.wait("cursor: out 9, in 128")
     finally:
         opened.close()
+
+
+def test_without_a_path_the_app_lists_what_was_open_before(tmp_path: Path) -> None:
+    sharded_folder(tmp_path / "drop", bad_scale=(-1, 0, 0))
+    first = Terminal(tmp_path, (80, 24), [sys.executable, "-m", "quantscope", "open", "drop"])
+    try:
+        first.wait("scales 100%")
+        first.send("t")
+        first.wait("by file order")
+        first.send("q")
+        until = time.monotonic() + PATIENCE_S
+        while first.alive() and time.monotonic() < until:
+            continue
+    finally:
+        first.close()
+    again = Terminal(tmp_path, (80, 24), [sys.executable, "-m", "quantscope"])
+    try:
+        shown = again.wait("open before:")
+        assert str(tmp_path / "drop") in shown.replace("\n", "") or "drop" in shown
+        again.send("Down", "Down", "Enter")
+        again.wait("last place:")
+    finally:
+        again.close()

@@ -71,6 +71,7 @@ ACTIONS: tuple[Action, ...] = (
     _action("app.previous-finding", "go: previous finding", "Previous finding or difference.", "N"),
     _action("app.reload", "app: reload", "Open the checkpoint again.", "f5"),
     _action("app.open-path", "app: open another checkpoint", "Choose a file or folder."),
+    _action("app.open-recent", "app: open what was open last", "The newest checkpoint of earlier sessions."),
     _action("app.open-sample", "app: open a sample", "Bundled sample checkpoints."),
     _action("app.deep-scan", "run: deep scan", "Read every code; cost shown first."),
     _action("app.export-json", "export: JSON report now", "Write report.json at once."),

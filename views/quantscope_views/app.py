@@ -15,7 +15,7 @@ from quantscope_views.ascii_only import wants_ascii
 from quantscope_views.bindings import bindings_for
 from quantscope_views.bridge import Bridge
 from quantscope_views.keymap import keymap_path, read_keymap
-from quantscope_views.last_place import load_theme, sessions_folder
+from quantscope_views.last_place import load_theme, recent_paths, sessions_folder
 from quantscope_views.leaving import Leaving
 from quantscope_views.navigation import first_tab
 from quantscope_views.place import Place
@@ -115,6 +115,8 @@ class QuantscopeApp(Leaving):
             self.notify(problem, severity="warning", markup=False)
         if self.workspace.path is not None:
             self.call_after_refresh(self._first_open, self.workspace.path)
+        else:
+            self.call_after_refresh(self._look_for_recent)
         self.set_interval(FILE_WATCH_S, self._watch_files)
 
     async def on_event(self, event: events.Event) -> None:
@@ -126,6 +128,9 @@ class QuantscopeApp(Leaving):
     def _first_open(self, path: str) -> None:
         self.bridge.open(path)
         self.bridge.warm()
+
+    def _look_for_recent(self) -> None:
+        self.bridge.small("recent", lambda _: recent_paths(sessions_folder()))
 
     def open_path(self, path: str) -> None:
         """Open a checkpoint from scratch."""

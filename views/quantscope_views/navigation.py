@@ -223,7 +223,10 @@ class Navigation(Intake):
         self.go_to(message.place)
 
     def on_lines_view_action_chosen(self, message: LinesView.ActionChosen) -> None:
-        """A line offers an action."""
+        """A line offers an action, or a checkpoint to open."""
+        if message.action_id == "app.open-recent" and message.key:
+            self.open_path(message.key)
+            return
         self.run_registered(message.action_id)
 
     def step_workspace_finding(self, delta: int) -> None:
@@ -433,6 +436,16 @@ class Navigation(Intake):
         from quantscope_views.screens.start import choose_path
 
         choose_path(self)
+
+    def action_open_recent(self) -> None:
+        """Open what was open last."""
+        from quantscope_views.last_place import recent_paths, sessions_folder
+
+        found = recent_paths(sessions_folder(), 1)
+        if found:
+            self.open_path(found[0])
+        else:
+            self.notify("no checkpoint was open before", timeout=3)
 
     def action_open_sample(self) -> None:
         """Choose a bundled sample."""

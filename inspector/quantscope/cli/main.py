@@ -56,7 +56,8 @@ _LIBRARIES = ("click", "gguf", "msgspec", "numpy", "rich", "safetensors", "textu
 def cli(ctx: click.Context, version: bool, verbose: bool) -> None:
     """What a quantized checkpoint declares, what its bytes say, and where the two part.
 
-    `quantscope PATH` opens the app on a file or a folder, or scans it where stdout is no terminal.
+    `quantscope PATH` opens the app on a file or a folder, or scans it where stdout is no terminal. Without a
+    path the app offers what was open before.
     """
     if version:
         from quantscope.cli.output import write_text
@@ -66,7 +67,11 @@ def cli(ctx: click.Context, version: bool, verbose: bool) -> None:
     if verbose:
         raise click.UsageError("--verbose goes with --version", ctx)
     if ctx.invoked_subcommand is None:
-        raise click.UsageError("give a path or a command", ctx)
+        if not (sys.stdout.isatty() and sys.stdin.isatty()):
+            raise click.UsageError("give a path or a command", ctx)
+        from quantscope.cli.open_app import open_app
+
+        ctx.exit(open_app(None))
 
 
 def version_lines(verbose: bool) -> list[str]:

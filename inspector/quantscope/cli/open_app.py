@@ -42,7 +42,7 @@ def command(
 
 
 def open_app(
-    path: str,
+    path: str | None,
     *,
     tensor: str | None = None,
     tab: str | None = None,
@@ -50,14 +50,14 @@ def open_app(
     ascii_only: bool = False,
     restore: bool = True,
 ) -> int:
-    """Runs the app until it is left; its exit code.
+    """Runs the app until it is left; its exit code. Without a path it offers what was open before, and samples.
 
     Raises:
         UnreadableError: there is nothing at the path.
         QuantscopeError: stdout is no terminal.
         MissingExtraError: the app is not installed.
     """
-    if not os.path.lexists(path):
+    if path is not None and not os.path.lexists(path):
         raise UnreadableError(f"{path} does not exist", hint="check the spelling", source=path)
     if not (sys.stdout.isatty() or os.environ.get(_DRIVER)):
         words = "show PATH --tensor NAME" if tensor is not None else "scan PATH"
@@ -72,7 +72,7 @@ def open_app(
         raise MissingExtraError(
             "the app is not available in this installation",
             hint="`quantscope scan PATH` needs no app",
-            source=path,
+            source=path or "",
         ) from None
     result = launch.run(path, tensor=tensor, tab=tab, at=at, ascii_only=ascii_only, restore=restore)
     return result if isinstance(result, int) else ExitCode.OK

@@ -253,12 +253,14 @@ def strip_about(strip: PlaneStrip, page: BytesPage) -> str:
 
 
 def _position_lines(page: BytesPage, width: int) -> list[Line]:
+    """File, byte and bits, then the group; the file stands beside the group where the first line is full."""
     about = position_about(page)
-    file = cut_middle(page.file, max(12, width - cells(page.word) - 3))
-    return [
-        line(cut_end(f" {file}  {page.word}", width), about=about),
-        line(cut_end(f" {page.group.words}", width), about=about),
-    ]
+    first, second = f" {page.file}  {page.word}", f" {page.group.words}"
+    if cells(first) > width:
+        first = f" {page.word}"
+        room = width - cells(second) - 3
+        second += f"   {cut_middle(page.file, room)}" if room >= 12 else ""
+    return [line(cut_end(text, width), about=about) for text in (first, second)]
 
 
 def position_about(page: BytesPage) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from quantscope.session.events import Progress
 from quantscope.text import inert
 
 from quantscope_views.actions import by_id, shown_key
-from quantscope_views.lines import Line, Span, line, wrap
+from quantscope_views.lines import Line, Span, line, shown_name, wrap
 from quantscope_views.present.words import seconds_words, size_words
 
 StateKind = Literal[
@@ -40,6 +40,8 @@ class PaneState(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     detail: tuple[str, ...] = ()
     actions: tuple[tuple[str, str], ...] = ()
+    recent: tuple[str, ...] = ()
+    """Checkpoints of earlier sessions, each of which Enter opens."""
 
 
 def state_lines(state: PaneState, width: int, *, compact: bool = False) -> list[Line]:
@@ -64,6 +66,12 @@ def state_lines(state: PaneState, width: int, *, compact: bool = False) -> list[
                 action=action_id,
             )
         )
+    if state.recent:
+        lines += [line(""), line(("   open before:", "head"))]
+    for path in state.recent:
+        shown = shown_name(path, width - 14)
+        spans = (Span("   "), Span(" enter", "key"), Span(f"  {shown}"))
+        lines.append(Line(spans=spans, about=(path,), action="app.open-recent", key=path))
     return lines
 
 
@@ -121,17 +129,15 @@ def no_match_state(text: str, hidden: int) -> PaneState:
     )
 
 
-def nothing_open_state(samples: Sequence[str] = ()) -> PaneState:
+def nothing_open_state(recent: Sequence[str] = ()) -> PaneState:
     """The app without a checkpoint."""
-    detail = [
-        "a safetensors or GGUF file, a checkpoint folder, an index, or one part of a split set",
-    ]
-    if samples:
-        detail.append(f"samples: {', '.join(samples)}")
     return PaneState(
         kind="empty",
         what="no checkpoint is open",
-        detail=tuple(detail),
+        detail=(
+            "a safetensors or GGUF file, a checkpoint folder, an index, or one part of a split set",
+        ),
+        recent=tuple(recent),
         actions=(
             ("app.open-path", "open a file or folder"),
             ("app.open-sample", "open a bundled sample"),

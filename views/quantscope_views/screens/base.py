@@ -26,6 +26,13 @@ TOO_SMALL = (
 )
 
 
+NEEDS_A_CHECKPOINT = frozenset(
+    {"app.filter", "app.go-to", "app.how", "app.copy", "app.run-menu", "app.show-tensors"}
+    | {"app.show-compare", "app.show-report"}
+)
+"""Actions that do nothing while nothing is open."""
+
+
 class BaseScreen(Screen[Any]):
     """A screen of the app. Subclasses compose a body and answer `workspace_changed`."""
 
@@ -137,7 +144,7 @@ class BaseScreen(Screen[Any]):
             return len(self.app.screen_stack) > 1
         if action_id == f"app.show-{self.name_in_tabs}":
             return False
-        if action_id in ("app.filter", "app.go-to", "app.how", "app.copy", "app.run-menu"):
+        if action_id in NEEDS_A_CHECKPOINT:
             return workspace.overview is not None
         return True
 

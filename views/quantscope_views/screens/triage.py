@@ -48,6 +48,7 @@ class TriageScreen(BaseScreen):
     name_in_tabs = "triage"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_for("triage")]
     _scanning = False
+    _recent: tuple[str, ...] = ()
 
     def compose_body(self) -> Iterable[Widget]:
         """Findings, why, what was looked at; or a state."""
@@ -83,7 +84,7 @@ class TriageScreen(BaseScreen):
                     f"reading headers of {self.workspace.path}", None, self.workspace.seen
                 )
                 if self.workspace.path is not None
-                else nothing_open_state()
+                else nothing_open_state(self._recent)
             )
         if facts is None or blocked:
             if self.lacks_focus:
@@ -219,7 +220,10 @@ class TriageScreen(BaseScreen):
         self.app.push_screen(PathPrompt(f"accept {finding.code}: why", words="reason"), accepted)
 
     def take_result(self, key: str, result: object) -> None:
-        """The baseline was written."""
+        """The baseline was written, or earlier checkpoints are known."""
+        if key == "recent" and isinstance(result, list):
+            self._recent = tuple(result)
+            self.workspace_changed("all")
         if key == "accept" and isinstance(result, tuple):
             self.notify("\n".join(result), timeout=8, markup=False)
 

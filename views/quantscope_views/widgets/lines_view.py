@@ -231,7 +231,6 @@ class LinesView(StripView):
     def on_click(self, event: events.Click) -> None:
         """A click selects, a double click follows."""
         if event.button == RIGHT_BUTTON:
-            self.app.action_command_palette()
             return
         offset = event.get_content_offset(self)
         if offset is None:

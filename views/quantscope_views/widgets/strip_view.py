@@ -9,6 +9,7 @@ from quantscope.text import inert
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
+from textual import events
 from textual.binding import BindingType
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -43,6 +44,12 @@ class StripView(ScrollView, can_focus=True):
         if action in MOVES and getattr(self, f"action_{action}", None) is None:
             return False
         return super().check_action(action, parameters)
+
+    def on_click(self, event: events.Click) -> None:
+        """A right click opens the palette for this pane."""
+        if event.button == RIGHT_BUTTON and self.can_focus:
+            self.focus()
+            self.app.action_command_palette()
 
     def offers(self, action_id: str) -> bool:
         """Whether an action would do anything here now; the line of keys shows no other."""

@@ -221,7 +221,6 @@ class VirtualTable(StripView):
     def on_click(self, event: events.Click) -> None:
         """A click selects, a double click opens."""
         if event.button == RIGHT_BUTTON:
-            self.app.action_command_palette()
             return
         offset = event.get_content_offset(self)
         if offset is None or offset.y == 0:
