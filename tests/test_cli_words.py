@@ -87,3 +87,60 @@ def test_what_a_ticket_leaves_out_is_counted_in_words(tmp_path: Path) -> None:
     assert "everything else in the checkpoint" in everything
     tensor = "model.layers.0.self_attn.k_proj"
     assert "3 other quantized tensors, and all else" in left_out("--tensor", tensor)
+
+
+def unbroken(text: str) -> list[str]:
+    """Lines over 80 columns that could have been broken."""
+    lines = [line for line in text.splitlines() if len(line) > 80]
+    return [line for line in lines if len(line.split()) > 1]
+
+
+@pytest.mark.parametrize("tab", ["contract", "zero"])
+@pytest.mark.parametrize(
+    "name", ["smol-w4-liar", "smol-ct-nvfp4", "smol-bnb-nf4", "smol-gguf-q4_k_m"]
+)
+def test_show_fits_80_columns_and_breaks_no_name(
+    name: str, tab: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Checkpoint.open(str(SAMPLES / name)) as checkpoint:
+        tensor = checkpoint.grouping.tensors[0]
+    assert main.run(["show", str(SAMPLES / name), "--tensor", tensor.name, "--tab", tab]) == 0
+    text = capsys.readouterr().out
+    assert not unbroken(text)
+    assert not re.search(r"\w_(as_is|minus_one)|in None|  \?;", text)
+    assert tensor.name in text
+
+
+def test_the_list_of_kernels_fits_80_columns_and_says_each_reason_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main.run(["parity", "--list", "--no-probe"]) == 0
+    text = capsys.readouterr().out
+    assert not unbroken(text)
+    assert text.count("not yet run on CUDA by the project") == 1
+    assert re.search(r"^own +cuda_cpp@cuda +no \(\d(, \d)*\)|installed \(\d", text, re.MULTILINE)
+
+
+def test_tables_fit_a_terminal_and_are_whole_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(SAMPLES / "smol-ct-nvfp4")
+    assert main.run(["list", folder]) == 0
+    piped = capsys.readouterr().out
+    assert "compressed_tensors:nvfp4-pack-quantized" in piped
+    assert "  model.layers.0.self_attn.k_proj.weight_packed" in piped
+    monkeypatch.setattr("quantscope.cli.tables.terminal_columns", lambda: 80)
+    monkeypatch.setattr("quantscope.cli.plugins.terminal_columns", lambda: 80)
+    for words in (["list", folder], ["plugins"], ["rules"]):
+        main.run(words)
+        assert max(len(line) for line in capsys.readouterr().out.splitlines()) <= 80, words
+    main.run(["list", folder])
+    shown = capsys.readouterr().out
+    assert "\nmodel.layers.0.self_attn.k_proj.weight " in shown
+    assert "\n  weight_packed " in shown
+
+
+def test_the_line_of_a_contradiction_says_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
+    main.run(["scan", str(SAMPLES / "smol-w4-liar")])
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if "CONTRADICTS" in x]
+    assert "config: zero = stored + 1; codes: stored " in line

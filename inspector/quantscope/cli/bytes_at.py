@@ -26,7 +26,9 @@ NEIGHBOURS = 64
 @click.command("bytes", short_help="Hex and nibbles with their meaning.")
 @params.path_argument
 @params.tensor_option
-@click.option("--plane", default="codes", show_default=True, help="Role or stored suffix.")
+@click.option(
+    "--plane", default="codes", show_default=True, metavar="P", help="Role or stored suffix."
+)
 @click.option("--at", type=params.PAIR, required=True, metavar="ROW,COL", help="The element.")
 def command(path: str, tensor: str, plane: str, at: tuple[int, int]) -> int:
     """Show where an element's bits lie in a plane: file, byte, bits, word, and what shares the word."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 HEAD = ("what", "name", "of", "family", "dtype", "shape", "bytes", "file", "byte_offset")
 
+TEXT_HEAD = ("name", "dtype", "shape", "bytes", "where")
+
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One line: a logical tensor, or a stored one with the logical tensor that it belongs to."""
@@ -48,11 +50,33 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
             offset,
         )
 
+    def text(self, *, brief: bool, one_file: bool) -> tuple[Any, ...]:
+        """Cells for a person: what belongs to a logical tensor stands further in, below it.
+
+        Args:
+            brief: a plane's own part of its name is enough.
+            one_file: the file need not be named.
+        """
+        shape = str(list(self.shape)).replace(" ", "")
+        if self.what == "quantized":
+            return self.name, self.dtype, shape, self.bytes, self.family
+        name = self.name
+        if self.what == "plane":
+            module = self.of.removesuffix("weight")
+            name = "  " + (name.removeprefix(module) if brief else name)
+        where = "" if one_file else self.file
+        if self.byte_offset is not None:
+            where = f"{where} @{self.byte_offset}".strip()
+        said = "" if self.what == "plane" else f"{self.what} "
+        return name, self.dtype, shape, self.bytes, said + where
+
 
 @click.command("list", short_help="Stored and logical tensors as a plain table.")
 @params.path_argument
 @click.option("--tsv", "as_tsv", is_flag=True, help="Tab-separated, for scripts.")
-@click.option("--json", "as_json", type=click.Choice(["-"]), help="One JSON document to stdout.")
+@click.option(
+    "--json", "as_json", type=click.Choice(["-"]), metavar="-", help="One JSON document to stdout."
+)
 def command(path: str, as_tsv: bool, as_json: str | None) -> int:
     """List every logical tensor of PATH with its planes, then every other stored tensor.
 
@@ -68,7 +92,10 @@ def command(path: str, as_tsv: bool, as_json: str | None) -> int:
     elif as_tsv:
         output.write_text("\n".join(tables.tsv(HEAD, [row.cells() for row in rows])))
     else:
-        output.write_text("\n".join(tables.columns(HEAD, [row.cells() for row in rows])))
+        width = tables.terminal_columns()
+        one_file = len({row.file for row in rows if row.file}) < 2
+        lines = [row.text(brief=width is not None, one_file=one_file) for row in rows]
+        output.write_text("\n".join(tables.columns(TEXT_HEAD, lines, width, first=(4,))))
     return ExitCode.OK
 
 

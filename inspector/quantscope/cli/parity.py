@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 import click
 
 from quantscope.cli import diagnostics, output, params, running
 from quantscope.cli.diagnostics import ExitCode
-from quantscope.cli.tables import columns
+from quantscope.cli.tables import wrapped
+from quantscope.text import inert
 
 if TYPE_CHECKING:
     from quantscope.parity.model import ParityResult, ParityRun, Settings
@@ -183,7 +185,7 @@ def _json(document: object, json_file: str) -> None:
 def _list(path: str | None, no_probe: bool, json_file: str | None) -> int:
     """Backends with reasons; with PATH also what each would do with it."""
     from quantscope.parity.run import backends
-    from quantscope.parity.text import backend_rows
+    from quantscope.parity.text import backend_rows, short_rows
 
     states = backends(probe=not no_probe)
     fits = _fits(path, states) if path is not None else {}
@@ -195,12 +197,14 @@ def _list(path: str | None, no_probe: bool, json_file: str | None) -> int:
             document["takes"] = fits
         _json(document, json_file)
         return ExitCode.OK
-    head = ("backend", "kernel", "device", "state", "takes")
-    output.write_text("\n".join(columns(head, list(backend_rows(states)))))
+    rows, reasons = short_rows(list(backend_rows(states)))
+    lines = list(wrapped(("backend", "kernel", "state", "takes"), rows))
+    for number, reason in enumerate(reasons, 1):
+        lines += textwrap.wrap(f"{number:>2}  {inert(reason)}", 80, subsequent_indent="    ")
     if path is not None:
-        rows = [(name, *words) for name, words in fits.items()]
-        output.write_text("")
-        output.write_text("\n".join(columns(("backend", "tensors it takes", "or why not"), rows)))
+        fitting = [(name, *words) for name, words in fits.items()]
+        lines += ["", *wrapped(("backend", "tensors it takes", "or why not"), fitting)]
+    output.write_text("\n".join(lines))
     return ExitCode.OK
 
 

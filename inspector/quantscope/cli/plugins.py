@@ -9,7 +9,7 @@ import click
 
 from quantscope.cli import output
 from quantscope.cli.diagnostics import ExitCode
-from quantscope.cli.tables import columns
+from quantscope.cli.tables import columns, terminal_columns
 
 if TYPE_CHECKING:
     from quantscope.families.registry import PluginRecord
@@ -18,7 +18,9 @@ KERNEL_GROUP = "quantscope.kernels"
 
 
 @click.command("plugins", short_help="Families, rules, kernels and what failed to load.")
-@click.option("--json", "as_json", type=click.Choice(["-"]), help="One JSON document to stdout.")
+@click.option(
+    "--json", "as_json", type=click.Choice(["-"]), metavar="-", help="One JSON document to stdout."
+)
 def command(as_json: str | None) -> int:
     """List every registered family, rule plugin and kernel; exit code 1 where one failed to load."""
     from quantscope.families.registry import FamilyRegistry
@@ -33,7 +35,11 @@ def command(as_json: str | None) -> int:
             (r.group.rpartition(".")[2], r.name, r.value, r.distribution, r.error or "loaded")
             for r in records
         ]
-        output.write_text("\n".join(columns(("group", "name", "from", "package", "state"), rows)))
+        output.write_text(
+            "\n".join(
+                columns(("group", "name", "from", "package", "state"), rows, terminal_columns())
+            )
+        )
     return ExitCode.CHECK_FAILED if any(record.error for record in records) else ExitCode.OK
 
 

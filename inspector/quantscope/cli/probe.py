@@ -29,12 +29,38 @@ if TYPE_CHECKING:
 @click.option("--by-layer", is_flag=True, help="Per-layer output error; the first layer apart.")
 @click.option("--tokens", metavar="FILE", help="Ids (JSON list or .npy), or the word `random`.")
 @click.option("--text", metavar="FILE", help="UTF-8 text through the checkpoint's own tokenizer.")
-@click.option("--targets", type=click.IntRange(1, 4096), default=64, show_default=True)
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32")
-@click.option("--device", default="cpu", show_default=True)
-@click.option("--threads", type=click.IntRange(min=0), default=0, help="0: as torch chooses.")
+@click.option(
+    "--targets",
+    type=click.IntRange(1, 4096),
+    default=64,
+    show_default=True,
+    metavar="N",
+    help="Positions whose next token is scored.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    default="float32",
+    show_default=True,
+    help="Type of weights and activations.",
+)
+@click.option("--device", default="cpu", show_default=True, metavar="D", help="cpu, cuda, cuda:1.")
+@click.option(
+    "--threads",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Threads; 0 as torch chooses.",
+)
 @click.option("--full-load", is_flag=True, help="Load every layer at once (same bits).")
-@click.option("--timeout", type=click.FloatRange(min=1), default=3600.0, show_default=True)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=3600.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds for the whole check.",
+)
 @click.option("--json", "json_to", metavar="FILE", help="Write JSON; `-` is stdout.")
 @click.pass_context
 def command(

@@ -21,7 +21,9 @@ _WORDS = {"holds": "holds", "does_not_hold": "DOES NOT HOLD", "not_examined": "n
 @click.command("recheck", short_help="What of a report still holds for these bytes.")
 @click.argument("report", type=click.Path(path_type=str))
 @click.argument("path", type=click.Path(path_type=str))
-@click.option("--json", "as_json", type=click.Choice(["-"]), help="One JSON document to stdout.")
+@click.option(
+    "--json", "as_json", type=click.Choice(["-"]), metavar="-", help="One JSON document to stdout."
+)
 @click.option("--full", is_flag=True, help="Name every statement that holds.")
 def command(report: str, path: str, as_json: str | None, full: bool) -> int:
     """Compare the JSON report REPORT with the bytes at PATH; exit code 1 where something differs."""

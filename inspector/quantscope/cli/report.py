@@ -33,7 +33,10 @@ _BY_ENDING = {
     help="Where to write; - is stdout.",
 )
 @click.option(
-    "--format", "form", type=click.Choice(FORMATS), help="By the ending of FILE, else json."
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    help="By the ending of FILE (.json .md .sarif .html); json without one.",
 )
 @click.option(
     "--tensor", "tensors", multiple=True, metavar="NAME", help="Only this tensor; again for more."
@@ -42,7 +45,13 @@ _BY_ENDING = {
     "--finding", "findings", multiple=True, metavar="ID", help="Only this finding, by id or code."
 )
 @click.option("--with", "runs", metavar="parity,probe", help="Run these too and put them in.")
-@click.option("--backend", default="reference", show_default=True, help="Kernel of --with parity.")
+@click.option(
+    "--backend",
+    default="reference",
+    show_default=True,
+    metavar="B",
+    help="Kernel of --with parity.",
+)
 @click.option(
     "--tokens",
     metavar="FILE",

@@ -6,12 +6,14 @@ import click
 
 from quantscope.cli import output
 from quantscope.cli.diagnostics import ExitCode
-from quantscope.cli.tables import columns
+from quantscope.cli.tables import columns, terminal_columns
 from quantscope.report.words import SEVERITY_WORDS
 
 
 @click.command("rules", short_help="The catalogue of rules.")
-@click.option("--json", "as_json", type=click.Choice(["-"]), help="One JSON document to stdout.")
+@click.option(
+    "--json", "as_json", type=click.Choice(["-"]), metavar="-", help="One JSON document to stdout."
+)
 def command(as_json: str | None) -> int:
     """List every rule: code, name, the most that its findings can be, and what it needs to read."""
     from quantscope.rules.catalogue import catalogue
@@ -36,5 +38,7 @@ def command(as_json: str | None) -> int:
         (rule.code, SEVERITY_WORDS[rule.severity], rule.needs, rule.kind or "-", rule.name)
         for rule in rules.values()
     ]
-    output.write_text("\n".join(columns(("code", "at most", "needs", "kind", "name"), rows)))
+    output.write_text(
+        "\n".join(columns(("code", "at most", "needs", "kind", "name"), rows, terminal_columns()))
+    )
     return ExitCode.OK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import textwrap
@@ -25,9 +26,11 @@ from quantscope.report.words import (
     count_words,
     kind_words,
     kinds_words,
+    number_name,
     percent_words,
     value_words,
     who_words,
+    zero_words,
 )
 from quantscope.text import cut_middle, inert
 
@@ -37,6 +40,8 @@ MAX_NOTES = 10
 TELLING_NUMBERS = ("mean_", "worst_", "readings_left", "stored_", "modules_")
 """Beginnings of the names of the numbers that the short text shows; `show` has all of them."""
 _LABEL = 10
+_POINTER = re.compile(r"[^\s#]+\.json#/(?:[^\s/]+/)*([^\s/]+)")
+"""A pointer into a config file; its last key tells most."""
 
 
 def scan_lines(report: Report, *, full: bool = False, width: int | None = None) -> list[str]:
@@ -138,8 +143,17 @@ def _finding_line(finding: FindingEntry, columns: int) -> str:
     head = f"{mark:<2} {word:<11} {finding.code}  "
     tail = f"  {_concerned(finding):>6}  {who_words(finding.who)}"
     room = max(20, columns - len(head) - len(tail))
-    text = inert(finding.message)
+    text = inert(headline(finding))
     return f"{head}{_cut_end(text, room):<{room}}{tail}"
+
+
+def headline(finding: FindingEntry) -> str:
+    """A finding in as few words as a line holds; the message in full stands under `why`."""
+    declared, inferred = finding.data.get("declared"), finding.data.get("inferred")
+    if finding.subject.field == "zero_convention" and declared and inferred:
+        codes = zero_words(inferred).removeprefix("zero = ")
+        return f"config: {zero_words(declared)}; codes: {codes}"
+    return _POINTER.sub(r"\1", finding.message)
 
 
 def _concerned(finding: FindingEntry) -> str:
@@ -202,7 +216,7 @@ def _field_lines(field: str, entry: TensorEntry, columns: int) -> Iterator[str]:
     for step in known.evidence:
         if step.supports and step.strength is not None:
             numbers = ", ".join(
-                f"{key} {number_words(value)}"
+                f"{number_name(key)} {number_words(value)}"
                 for key, value in step.numbers.items()
                 if key.startswith(TELLING_NUMBERS)
             )

@@ -14,8 +14,17 @@ from quantscope.errors import MissingExtraError, UnreadableError
 
 @click.command("serve", short_help="The app in a browser.")
 @params.path_argument
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, metavar="H", help="Address to listen on."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=8000,
+    show_default=True,
+    metavar="P",
+    help="Port.",
+)
 def command(path: str, host: str, port: int) -> int:
     """Serve the app on PATH to a browser, on this machine only unless --host says otherwise."""
     import os

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from quantscope.cli import output, params
+from quantscope.cli import output, params, tables
 from quantscope.cli.diagnostics import ExitCode
 from quantscope.cli.one_tensor import OneTensor, opened_tensor
 
@@ -16,8 +16,12 @@ TABS = ("contract", "zero")
 @click.command("show", short_help="One tensor: contract, equations, zero point.")
 @params.path_argument
 @params.tensor_option
-@click.option("--tab", type=click.Choice(TABS), default="contract", show_default=True)
-@click.option("--json", "as_json", type=click.Choice(["-"]), help="One JSON document to stdout.")
+@click.option(
+    "--tab", type=click.Choice(TABS), default="contract", show_default=True, help="What to show."
+)
+@click.option(
+    "--json", "as_json", type=click.Choice(["-"]), metavar="-", help="One JSON document to stdout."
+)
 def command(path: str, tensor: str, tab: str, as_json: str | None) -> int:
     """Show what is declared and inferred about one tensor, with sources, evidence and equations."""
     with opened_tensor(path, tensor) as one:
@@ -27,7 +31,7 @@ def command(path: str, tensor: str, tab: str, as_json: str | None) -> int:
         from quantscope.cli import show_text
 
         lines = show_text.zero_lines(one) if tab == "zero" else show_text.contract_lines(one)
-        output.write_text("\n".join(lines))
+        output.write_text("\n".join(tables.folded(lines, show_text.LABELS)))
     return ExitCode.OK
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,10 +14,19 @@ from quantscope.decode.window import window_parts
 from quantscope.errors import QuantscopeError
 from quantscope.infer.readers import TABLE_DATE
 from quantscope.model import CONTRACT_FIELDS, Equation, Evidence, FieldState, Reading
-from quantscope.report.words import MATCH_WORDS, STRENGTH_WORDS, ZERO_WORDS, value_words
+from quantscope.report.words import (
+    MATCH_WORDS,
+    STRENGTH_WORDS,
+    ZERO_WORDS,
+    number_name,
+    value_words,
+)
 from quantscope.text import inert
 
 _ZEROS_SHOWN = 8
+LABELS = (19, 34)
+"""Where the columns of a contract line begin, after the field's name."""
+_PLAIN = re.compile(r"\b(?:direction=multiply|signed=False|name=\S+)(?=\s|$)\s*")
 
 
 def contract_lines(one: OneTensor) -> Iterator[str]:
@@ -74,17 +84,22 @@ def evidence_words(step: Evidence) -> str:
     """A step in one line: method, what it speaks for, how strongly, its numbers and sample."""
     speaks = ", ".join(value_words(step.field, value) for value in step.supports) or "nothing"
     strength = STRENGTH_WORDS[step.strength] if step.strength is not None else "no say"
-    numbers = "  ".join(f"{key} {_number(value)}" for key, value in step.numbers.items())
+    numbers = "  ".join(f"{_name(key)} {_number(value)}" for key, value in step.numbers.items())
     sample = ""
     if step.sample is not None:
         sample = f"  [{step.sample.examined} of {step.sample.total} {step.sample.unit}]"
     assumes = f"  assumes {'; '.join(step.assumes)}" if step.assumes else ""
-    return f"{step.method}: {speaks} ({strength})  {numbers}{sample}{assumes}"
+    return f"{step.method}: {speaks} ({strength})  {numbers}{sample}{assumes}".rstrip()
+
+
+def _name(key: str) -> str:
+    """A number's name; a candidate's own, `dtype=e8m0 direction=multiply ...`, without what goes without saying."""
+    return _PLAIN.sub("", key).strip() if "=" in key else number_name(key)
 
 
 def _number(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_number(item)}" for key, item in value.items())
+        return ", ".join(f"{number_name(key)} {_number(item)}" for key, item in value.items())
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -140,7 +155,9 @@ def zero_lines(one: OneTensor) -> Iterator[str]:
     yield "READERS  (table of " + TABLE_DATE + ")"
     for stance in state.stances:
         value = value_words("zero_convention", stance.value) if stance.action == "uses" else ""
-        yield inert(f"  {stance.reader} {stance.version}: {stance.action} {value}  {stance.words}")
+        said = " ".join(word for word in (stance.action, value) if word)
+        why = f" ({stance.words})" if stance.words else ""
+        yield inert(f"  {stance.reader} {stance.version}: {said}{why}")
     inferred = known.inferred
     concluded = "undecided"
     if inferred is not None:

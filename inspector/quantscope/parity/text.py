@@ -14,6 +14,8 @@ from quantscope.parity.records import CUDA_RECORDS, NOT_RUN
 from quantscope.report.words import OUTCOME_WORDS
 from quantscope.text import inert
 
+NO_KERNEL = " (no compiled kernel)"
+
 PROOF_WORDS = {
     "proved": "proved",
     "unproven": "not shown",
@@ -205,7 +207,27 @@ def backend_rows(states: Sequence[BackendState]) -> Iterator[tuple[str, str, str
             else:
                 words = "installed"
             if not kernel.executes:
-                words += " (no compiled kernel)"
+                words += NO_KERNEL
             if kernel.device == "cuda" and state.name not in CUDA_RECORDS:
                 words += f"; {NOT_RUN}"
             yield state.name, kernel.name, kernel.device, words, ", ".join(kernel.contracts)
+
+
+def short_rows(
+    rows: Sequence[tuple[str, str, str, str, str]],
+) -> tuple[list[tuple[str, str, str, str]], list[str]]:
+    """(backend, kernel@device, state, takes) with numbers in the place of reasons, and the reasons in order."""
+    reasons: dict[str, int] = {}
+    short = []
+    for backend, kernel, device, words, takes in rows:
+        told = []
+        state = words.removesuffix(f"; {NOT_RUN}")
+        plain = state.removesuffix(NO_KERNEL)
+        runs = plain.startswith(("runs here", "installed"))
+        told += [] if runs else [plain]
+        told += [NO_KERNEL.strip(" ()")] if plain != state else []
+        told += [NOT_RUN] if words != state else []
+        numbers = ", ".join(str(reasons.setdefault(text, len(reasons) + 1)) for text in told)
+        said = (f"{plain} ({numbers})" if numbers else plain) if runs else f"no ({numbers})"
+        short.append((backend, f"{kernel}@{device}", said, takes))
+    return short, list(reasons)

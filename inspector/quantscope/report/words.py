@@ -73,6 +73,13 @@ def zero_words(value: Any) -> str:
     return ZERO_WORDS.get(str(value), str(value))
 
 
+def number_name(key: str) -> str:
+    """A number's name as a person reads it: `mean with stored + 1` for mean_minus_one."""
+    for word, shown in (("minus_one", "with stored + 1"), ("as_is", "as stored")):
+        key = key.replace(word, shown)
+    return key.replace("_", " ")
+
+
 def who_words(who: str) -> str:
     """Who can act: producer, config, download, storage or reader; `-` where nothing helps."""
     return WHO_WORDS.get(who, who)
@@ -96,12 +103,22 @@ def value_words(field: str, value: Any) -> str:
             parts.insert(1, f"along {value['axis']}")
         return " ".join(parts)
     if field == "arithmetic" and isinstance(value, dict):
-        return f"{value.get('rule', '')} in {value.get('product')}, out {value.get('output')}"
+        return _arithmetic_words(value)
     if isinstance(value, list):
         return str(value)
     if isinstance(value, dict):
         return ", ".join(f"{key} {item}" for key, item in value.items())
     return str(value)
+
+
+def _arithmetic_words(value: dict[str, Any]) -> str:
+    """Rule and types of a decode rule, those that are stated."""
+    text = str(value.get("rule", ""))
+    if value.get("product"):
+        text += f" in {value['product']}"
+    if value.get("output"):
+        text += f"{', ' if text else ''}out {value['output']}"
+    return text.strip()
 
 
 def _group_words(value: dict[str, Any]) -> str:
@@ -121,7 +138,7 @@ def _group_words(value: dict[str, Any]) -> str:
 
 
 def _scale_words(value: dict[str, Any]) -> str:
-    text = str(value.get("dtype", "?"))
+    text = str(value.get("dtype", ""))
     if value.get("direction") == "divide":
         text += ", divides"
     if value.get("signed"):
@@ -132,7 +149,7 @@ def _scale_words(value: dict[str, Any]) -> str:
         said += ["divides"] if second.get("direction") == "divide" else []
         said += [f"per {second['per']}"] if second.get("per") else []
         text += f"; {' '.join(said)}"
-    return text
+    return text.removeprefix("; ").removeprefix(", ")
 
 
 def element_words(element: str) -> str:
