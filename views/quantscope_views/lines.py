@@ -136,6 +136,33 @@ def shown_name(name: str, width: int) -> str:
     return cut_middle(inert(name), width)
 
 
+def brief_names(names: Sequence[str], width: int) -> dict[str, str]:
+    """Names of a column told apart in `width` cells: those too long lose the parts that they all have in common.
+
+    A mark stands for what was left out: `…0.self_attn.q_proj` for `model.layers.0.self_attn.q_proj.weight`.
+    """
+    long = [name for name in dict.fromkeys(names) if cell_len(name) > width]
+    parts = [name.split(".") for name in long]
+    if len(parts) < 2 or min(map(len, parts)) < 2:
+        return {}
+    most = min(map(len, parts)) - 1
+    lead = _in_common([p[:most] for p in parts])
+    tail = _in_common([p[lead:][::-1][: most - lead] for p in parts])
+    front, back = ("…", "") if lead else ("", "…" if tail else "")
+    return {
+        name: front + ".".join(p[lead : len(p) - tail]) + back
+        for name, p in zip(long, parts, strict=True)
+    }
+
+
+def _in_common(parts: Sequence[Sequence[str]]) -> int:
+    """How many first parts are the same in all."""
+    for place, column in enumerate(zip(*parts, strict=False)):
+        if len(set(column)) > 1:
+            return place
+    return min(map(len, parts))
+
+
 def wrap(text: str, width: int) -> list[str]:
     """Text folded at spaces into lines of at most `width` cells; a longer word is chopped."""
     width = max(1, width)

@@ -15,6 +15,7 @@ from quantscope.session.inspection import Inspection
 from quantscope_views.lines import (
     Line,
     Span,
+    brief_names,
     cells,
     cut_end,
     cut_middle,
@@ -171,6 +172,13 @@ def compare_lines(found: Comparison, choice: CompareChoice, width: int) -> list[
     return _only_rows(found, width)
 
 
+def _names(pairs: Sequence[PairResult], width: int) -> dict[str, str]:
+    """What each pair is called in a column of `width` cells."""
+    names = [pair.pair.name for pair in pairs]
+    brief = brief_names(names, width)
+    return {name: shown_name(brief.get(name, name), width) for name in names}
+
+
 def _target(pair: PairResult) -> Place:
     return Place(screen="compare", tensor=pair.pair.a, members=(pair.pair.b,), tab="bytes")
 
@@ -181,6 +189,7 @@ def _zero_rows(pairs: Sequence[PairResult], choice: CompareChoice, width: int) -
         fit(" tensor", name + 1) + fit("A zero =  mean +- SE", 26) + fit("B zero =  mean +- SE", 26)
     )
     lines = [line((head + "bytes", "head"))]
+    names = _names(pairs, name - 1)
     for pair in pairs:
         zeros = pair.zeros
         if zeros is None:
@@ -188,7 +197,7 @@ def _zero_rows(pairs: Sequence[PairResult], choice: CompareChoice, width: int) -
         lines.append(
             Line(
                 spans=(
-                    Span(" " + fit(shown_name(pair.pair.name, name - 1), name)),
+                    Span(" " + fit(names[pair.pair.name], name)),
                     Span(fit(_zero_cell(zeros.a, choice.swapped), 26), "number"),
                     Span(fit(_zero_cell(zeros.b, choice.swapped), 26), "number"),
                     Span(
@@ -307,6 +316,7 @@ def _swapped(side: ZeroSide) -> str:
 def _contract_rows(pairs: Sequence[PairResult], width: int) -> list[Line]:
     lines = [line((fit(" tensor", 40) + fit("field", 17) + "A | B", "head"))]
     name = 38
+    names = _names(pairs, name)
     for pair in pairs:
         for i, difference in enumerate(pair.contract):
             left = value_words(difference.field, difference.a)
@@ -314,9 +324,7 @@ def _contract_rows(pairs: Sequence[PairResult], width: int) -> list[Line]:
             lines.append(
                 Line(
                     spans=(
-                        Span(
-                            " " + fit(shown_name(pair.pair.name, name) if i == 0 else "", name + 1)
-                        ),
+                        Span(" " + fit(names[pair.pair.name] if i == 0 else "", name + 1)),
                         Span(fit(difference.field, 17), "strong"),
                         Span(cut_end(f"{left} | {right}", max(8, width - 58)), "contradicts"),
                     ),
@@ -347,6 +355,7 @@ def _value_rows(pairs: Sequence[PairResult], width: int, one_file: bool) -> list
             (fit(" tensor", name + 1) + fit("rel. sq. L2", 13) + fit("cosine", 10) + "how", "head")
         )
     ]
+    names = _names(pairs, name - 1)
     for pair in pairs:
         values = pair.values
         if values is None:
@@ -367,7 +376,7 @@ def _value_rows(pairs: Sequence[PairResult], width: int, one_file: bool) -> list
         lines.append(
             Line(
                 spans=(
-                    Span(" " + fit(shown_name(pair.pair.name, name - 1), name)),
+                    Span(" " + fit(names[pair.pair.name], name)),
                     Span(numbers, "number"),
                     Span(how, tone),
                 ),
