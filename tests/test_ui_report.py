@@ -155,9 +155,8 @@ def test_both_lines_of_choices_fit(width: int, tensor: str) -> None:
     first, second = scope_lines(choice, width)
     assert cells(first.text) <= width
     assert first.text.count("[") == 3
-    if width >= 80:
-        assert cells(second.text) <= width
-        assert "with runs [ ]" in second.text
+    assert cells(second.text) <= width
+    assert "runs [ ]" in second.text
 
 
 @pytest.mark.parametrize("width", [60, 80, 160])

@@ -34,6 +34,7 @@ from quantscope_views.present.triage import (
     finding_about,
     finding_lines,
     looked_at_lines,
+    members_words,
     needs_you_title,
 )
 from ui_driver import gptq_folder, idle, make_app, press
@@ -238,3 +239,18 @@ def test_gguf_contracts_name_the_header_and_i_names_the_file() -> None:
     assert "header)" in text
     assert ".gguf" not in text
     assert any(".gguf#" in sentence for line in lines for sentence in line.about)
+
+
+def test_a_finding_on_a_stored_tensor_is_not_counted_among_the_quantized_ones() -> None:
+    def words(subject: Subject, count: int = 1) -> str:
+        finding = Finding(
+            code="QH004", name="n", kind=None, severity="warning", confidence="proved",
+            subject=subject, message="m", count=count,
+        )  # fmt: skip
+        return members_words(finding, 14)
+
+    assert words(Subject(stored="model.norm.weight", file="a")) == "1 stored"
+    assert words(Subject(tensor="q_proj.weight", stored="q_proj.scales")) == "1 of 14"
+    assert words(Subject(), count=3) == "3 of 14"
+    assert words(Subject(file="a")) == "file"
+    assert words(Subject(file="config.json", config_key="k")) == "config"

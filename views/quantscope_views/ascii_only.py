@@ -14,12 +14,13 @@ from textual.scrollbar import ScrollBarRender
 
 GLYPHS = str.maketrans(
     {
-        **dict.fromkeys("─━═╌╍┄┅┈┉╴╶╸╺", "-"),
+        **dict.fromkeys("▔─━═╌╍┄┅┈┉╴╶╸╺", "-"),
         **dict.fromkeys("│┃║╎╏┆┇┊┋╵╷╹╻▌▐▎▏▍▊▋▉", "|"),
         **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╯╰╔╗╚╝┏┓┗┛╞╡╤╧╪", "+"),
         **dict(zip("▁▂▃▄▅▆▇█", ".:-=+*#@", strict=True)),
         **dict(zip("←→↑↓▲▼▶◀", "<>^v^v><", strict=True)),
         **dict(zip("…·•×≠✓✔", "~..x#vv", strict=True)),
+        "🔎": "> ",
         **dict(zip("‘’“”–—", "''\"\"--", strict=True)),
     }
 )

@@ -298,7 +298,7 @@ def scope_lines(choice: ReportChoice, width: int) -> list[Line]:
             action="report.scope",
         ),
         Line(
-            spans=_form_spans(choice),
+            spans=_form_spans(choice, width),
             about=(
                 "f: the next format; folders of this machine are left out unless asked for",
                 f"with runs: {_runs_words(choice.runs)}",
@@ -324,18 +324,21 @@ def _scope_spans(choice: ReportChoice, width: int) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-def _form_spans(choice: ReportChoice) -> tuple[Span, ...]:
+def _form_spans(choice: ReportChoice, width: int) -> tuple[Span, ...]:
+    narrow = width < 76
     spans = [Span(" ")]
     for number, (_, title, _) in enumerate(FORMS):
         chosen = number == choice.form
         spans.append(Span(f"[{title}]" if chosen else f" {title} ", "strong" if chosen else "dim"))
+    ran = bool(choice.runs) and choice.with_runs
     switches = (
-        ("report.redact", "hide folders", choice.redact, True),
-        ("report.runs", "with runs", bool(choice.runs) and choice.with_runs, bool(choice.runs)),
+        ("report.redact", "hide" if narrow else "hide folders", choice.redact, True),
+        ("report.runs", "runs" if narrow else "with runs", ran, bool(choice.runs)),
     )
     for action_id, words, is_on, matters in switches:
+        gap = " " if narrow else "   "
         spans += [
-            Span(f"   {by_id(action_id).keys[0]}", "key" if matters else "dim"),
+            Span(f"{gap}{by_id(action_id).keys[0]}", "key" if matters else "dim"),
             Span(f" {words} {'[x]' if is_on else '[ ]'}", "plain" if matters else "dim"),
         ]
     return tuple(spans)

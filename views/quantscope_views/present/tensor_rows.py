@@ -196,10 +196,11 @@ def row_about(facts: RowFacts) -> tuple[str, ...]:
 
 def status_line(shown: int, total: int, *, examined: int, sort: str, members: int | None) -> str:
     """`14 of 20 tensors, by file order`."""
-    words = f"{shown} of {total} tensors" if shown != total else f"{total} tensors"
+    order = "tree" if sort == "tree" else "by " + ("file order" if sort == "file" else sort)
     if members is not None:
-        words = f"{shown} of the {members} members of a finding; backspace: all {total}"
-    words += f", {'tree' if sort == 'tree' else 'by ' + ('file order' if sort == 'file' else sort)}"
+        return f"{shown} of {members} members of a finding, {order}; backspace: all {total}"
+    words = f"{shown} of {total} tensors" if shown != total else f"{total} tensors"
+    words += f", {order}"
     if 0 < examined < total:
         words += f", {examined} with contract"
     return words

@@ -101,6 +101,8 @@ def needs_you_title(facts: TriageFacts) -> str:
 def members_words(finding: Finding, quantized: int) -> str:
     """`14 of 14`, `1 of 14`, `file`, `config`."""
     subject = finding.subject
+    if finding.count == 1 and subject.stored and not subject.tensor:
+        return "1 stored"
     if finding.count > 1 or subject.tensor or subject.stored:
         return (
             f"{finding.count} of {quantized}" if quantized >= finding.count else str(finding.count)
