@@ -34,7 +34,8 @@ class IndexStats(msgspec.Struct, frozen=True, kw_only=True):
 class ZeroPlane(msgspec.Struct, frozen=True, kw_only=True):
     """Zero points as stored, over a whole packed plane.
 
-    Counts can include padding fields, which are zero; all-ones fields are never padding.
+    Padding fields at the end of the output channels are left out where the plane is packed along them; elsewhere
+    counts can include padding, which is zero.
     """
 
     stored_name: str
@@ -94,6 +95,11 @@ def zero_plane(plane: Plane, reading: Reading, reader: PlaneReader) -> ZeroPlane
         fields = bits.unpack_bitstream(words, width, axis=-1, count=words.shape[-1] * 32 // width)
     else:
         return None
+    n_out = reading.shape[-2]
+    if reading.packing.order != "planar" and words.shape[-1] == -(-n_out * width // word_bits):
+        fields = fields[
+            ..., :n_out
+        ]  # writers that subtract one from whole words leave all-ones padding
     histogram = np.bincount(fields.ravel().astype(np.int64), minlength=1 << width)
     return ZeroPlane(
         stored_name=plane.stored_name,

@@ -17,6 +17,9 @@ from quantscope.rules.facts import Facts
 
 LABEL_LIMIT = 0.10
 FALLBACK_LIMIT = 0.95
+ENDS = frozenset({"token_embd.weight", "output.weight", "per_layer_token_embd.weight"})
+"""Matrices whose type llama-quantize takes from options of their own, whatever the recipe says."""
+
 FLOATS = frozenset({"F32", "F16", "BF16", "F64"})
 _NAME_LABEL = re.compile(
     r"(?<![A-Za-z0-9])(IQ[1-4]_[A-Z]{1,3}|Q[1-8]_K(?:_[SML])?|Q[1-8]_[01]|MXFP4(?:_MOE)?|NVFP4|TQ[12]_0|"
@@ -115,7 +118,7 @@ class GgufLabel(Rule):
             "types": dict(Counter(s.dtype for s in matrices.values())),
         }
         if odd:
-            close = all(_alike(kind, base) for kind in types)
+            close = all(_alike(kind, base) for kind in types) or ENDS.issuperset(odd)
             yield self.hit(
                 subject,
                 f"label {label}, but {len(odd)} matrices ({share:.0%} of the parameters) are of types that its "

@@ -125,10 +125,10 @@ class Gptq(FamilyBase):
         words = qweight_config.formats(declared)
         facts = [
             ("sizes", ",".join(map(str, qweight_config.declared_sizes(module, declared)))),
-            ("producer", declared.once("gptq producer", lambda: _producer(declared))),
+            ("producer", declared.once("gptq producer", lambda: qweight_config.producer(declared))),
             (
                 "minus_one_producer",
-                declared.once("gptq marker", lambda: _minus_one_producer(declared)),
+                declared.once("gptq marker", lambda: qweight_config.minus_one_producer(declared)),
             ),
         ]
         if words & {"gptq_v2", "auto_round", "auto_round:gptqmodel"}:
@@ -300,7 +300,10 @@ class Gptq(FamilyBase):
         axis = _axis(reading, STORAGE_BITS[qzeros.dtype])
         words, skip = axis.cover(rows, qzeros.shape[1])
         packed = reader.read(qzeros, used, words)
-        return true_zeros(packed, axis, rows, rows.start - skip, reading.zero_convention)
+        convention = reading.zero_convention
+        if convention == "minus_one" and tensor.fact("producer") == "gptqmodel":
+            convention = "minus_one_word_add"
+        return true_zeros(packed, axis, rows, rows.start - skip, convention)
 
     def locate(
         self,
@@ -372,30 +375,6 @@ def _certainty(
     # One group a word is no group size of GPTQ; at 4 bits these are also the shapes of AWQ GEMV.
     four_bits = qzeros is not None and qzeros.shape[-1:] == (ceil_div(n_out, 8),)
     return 1 if four_bits and not says_gptq else 2
-
-
-def _producer(declared: Declarations) -> str:
-    """`auto-round` for its asymmetric GPTQ export, whose weights AutoRound itself holds in bfloat16."""
-    for section in qweight_config.sections(declared):
-        if (
-            section.method == "gptq"
-            and qweight_config.is_autoround(section)
-            and section.get("sym") is False
-        ):
-            return "auto-round"
-    return ""
-
-
-def _minus_one_producer(declared: Declarations) -> str:
-    """Marker of a producer that writes no version and always stores zero - 1."""
-    for file in declared.files:
-        version = file.metadata.get("auto_gptq_version")
-        if isinstance(version, str):
-            return f"auto_gptq_version {version[:40]}"
-    for section in qweight_config.sections(declared):
-        if section.method == "gptq" and section.get("provider") == "auto-round":
-            return "provider auto-round"
-    return ""
 
 
 def _sizes(tensor: LogicalTensor) -> list[int]:

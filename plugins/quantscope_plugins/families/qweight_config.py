@@ -89,6 +89,40 @@ def is_autoround(section: Section) -> bool:
     return section.method in AUTOROUND_METHODS or section.get("provider") == "auto-round"
 
 
+def is_gptqmodel(section: Section) -> bool:
+    """Whether GPTQModel wrote the section: it names itself in `meta.quantizer`."""
+    quantizer = section.get("meta", "quantizer")
+    names = quantizer if isinstance(quantizer, list) else [quantizer]
+    return any(isinstance(name, str) and name.startswith("gptqmodel") for name in names)
+
+
+def producer(declared: Declarations) -> str:
+    """Writers whose weights differ from the common rule.
+
+    `auto-round`: its asymmetric GPTQ export, whose weights it holds in bfloat16. `gptqmodel`: subtracts one from
+    whole words of zeros, so that a zero of 0 borrows from its neighbour (gptqmodel 7.7.0, gptqmodel/utils/model.py,
+    convert_gptq_v2_to_v1_format_module).
+    """
+    for section in sections(declared):
+        if section.method == "gptq" and is_gptqmodel(section):
+            return "gptqmodel"
+        if section.method == "gptq" and is_autoround(section) and section.get("sym") is False:
+            return "auto-round"
+    return ""
+
+
+def minus_one_producer(declared: Declarations) -> str:
+    """Marker of a producer that writes no version and always stores zero - 1."""
+    for file in declared.files:
+        version = file.metadata.get("auto_gptq_version")
+        if isinstance(version, str):
+            return f"auto_gptq_version {version[:40]}"
+    for section in sections(declared):
+        if section.method == "gptq" and section.get("provider") == "auto-round":
+            return "provider auto-round"
+    return ""
+
+
 def scopes(module: str, declared: Declarations) -> list[Scope]:
     """Every section about qweight planes as a module sees it."""
     return declared.once(
@@ -187,13 +221,22 @@ def group_value(size: int) -> dict[str, Json]:
 
 
 def _order(scope: Scope) -> Iterator[Claim]:
-    """`desc_act` orders the columns, except with static groups, whose g_idx stays natural."""
+    """`desc_act` orders the columns, except with static groups, whose g_idx stays natural.
+
+    One group a row has no order to speak of. GPTQModel keeps `static_groups` in `meta`.
+    """
     act, static = scope.value("desc_act"), scope.value("static_groups")
-    if isinstance(act, bool):
+    if static is None:
+        static = scope.section.get("meta", "static_groups")
+        where: tuple[str, ...] = ("meta", "static_groups")
+    else:
+        where = scope.at("static_groups")
+    whole_row = any(_is_int(scope.value(key)) and scope.value(key) <= 0 for key in _SIZES)
+    if isinstance(act, bool) and not (act and whole_row):
         order = "act_order" if act and static is not True else "natural"
         yield scope.claim("order", order, "desc_act")
     if static is True and act is True:
-        yield scope.claim("order", "natural", "static_groups", basis="by_definition")
+        yield scope.section.claim("order", "natural", *where, basis="by_definition")
 
 
 def _format_claims(scope: Scope) -> Iterator[Claim]:
