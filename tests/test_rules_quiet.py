@@ -431,9 +431,11 @@ def gguf_first_part_with_keys_only(folder: Path) -> Path:
 def gguf_with_a_type_of_its_own_for_the_head(folder: Path) -> Path:
     """llama-quantize with --output-tensor-type or --token-embedding-type: half of this file is F32."""
     file = b.small_gguf()
-    file.tensors.append(
-        Tensor(name="output.weight", dims=[256, 2048], type_id=0, data=b.f32_bytes(256 * 2048))
-    )
+    ends = [
+        Tensor(name=name, dims=[256, 2048], type_id=0, data=b.f32_bytes(256 * 2048))
+        for name in ("token_embd.weight", "output.weight")
+    ]
+    file.tensors[:1] = ends
     return a.written(folder, file)
 
 
