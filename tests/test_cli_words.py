@@ -144,3 +144,33 @@ def test_the_line_of_a_contradiction_says_both_sides(capsys: pytest.CaptureFixtu
     main.run(["scan", str(SAMPLES / "smol-w4-liar")])
     (line,) = [x for x in capsys.readouterr().out.splitlines() if "CONTRADICTS" in x]
     assert "config: zero = stored + 1; codes: stored " in line
+
+
+def test_a_window_of_weights_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["decode", str(SAMPLES / "smol-gptq-v2-w4"), "--tensor"]
+    assert main.run([*words, "model.layers.0.self_attn.k_proj"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in lines) <= 80
+    heads = [line.split()[2:] for line in lines if line.startswith("out")]
+    assert [int(col) for head in heads for col in head] == list(range(16))
+
+
+def test_a_kernel_check_names_the_convention_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["parity", str(SAMPLES / "smol-gptq-v2-w4"), "--backend", "reference", "--tensor"]
+    assert main.run([*words, "model.layers.0.self_attn.k_proj"]) == 0
+    text = capsys.readouterr().out
+    assert "zero = stored" in text
+    assert not RAW.search(text)
+    assert not unbroken(text)
+
+
+def test_a_recheck_names_each_tensor_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "r.json"
+    main.run(["report", str(SAMPLES / "smol-gptq-w4"), "-o", str(report)])
+    capsys.readouterr()
+    assert main.run(["recheck", str(report), str(SAMPLES / "smol-w4-liar")]) == 1
+    text = capsys.readouterr().out
+    assert not unbroken(text)
+    assert "(in model.layers" not in text

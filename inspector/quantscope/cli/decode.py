@@ -11,6 +11,7 @@ import click
 from quantscope.cli import diagnostics, output, params
 from quantscope.cli.diagnostics import ExitCode
 from quantscope.cli.one_tensor import OneTensor, chosen_reading, opened_tensor
+from quantscope.cli.tables import WIDTH, terminal_columns
 from quantscope.errors import NoSuchTensorError, WindowError
 from quantscope.report.words import value_words
 
@@ -202,8 +203,9 @@ def _text(values: Array, window: Window) -> Iterator[str]:
     heads = [str(col) for col in window.cols]
     width = max([1, *map(len, heads), *(len(cell) for row in cells for cell in row)])
     label = max(3, len(str(window.rows.stop)))
-    for first in range(0, len(heads), TEXT_COLS):
-        block = slice(first, first + TEXT_COLS)
+    fitting = max(1, ((terminal_columns() or WIDTH) - label - 5) // (width + 1))
+    for first in range(0, len(heads), min(TEXT_COLS, fitting)):
+        block = slice(first, first + min(TEXT_COLS, fitting))
         yield "out".ljust(label) + "  in " + " ".join(head.rjust(width) for head in heads[block])
         for row, line in zip(window.rows, cells, strict=True):
             shown = " ".join(cell.rjust(width) for cell in line[block])

@@ -9,7 +9,7 @@ import click
 
 from quantscope.cli import diagnostics, output, params, running
 from quantscope.cli.diagnostics import ExitCode
-from quantscope.cli.tables import wrapped
+from quantscope.cli.tables import folded, wrapped
 from quantscope.text import inert
 
 if TYPE_CHECKING:
@@ -152,7 +152,10 @@ def _write(run: ParityRun, json_file: str | None) -> None:
     if json_file is None:
         from quantscope.parity.text import run_lines
 
-        output.write_text("\n".join(run_lines(run)))
+        lines = list(run_lines(run))
+        # Rows of a table over several tensors stand as they are, for grep and column.
+        rows = [] if len(run.results) == 1 else lines[: lines.index("")]
+        output.write_text("\n".join([*rows, *folded(lines[len(rows) :], labels=(3, 17))]))
         return
     import msgspec
 

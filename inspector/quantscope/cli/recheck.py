@@ -9,6 +9,7 @@ import click
 
 from quantscope.cli import diagnostics, output, running
 from quantscope.cli.diagnostics import ExitCode
+from quantscope.cli.tables import folded
 from quantscope.report.words import count_words
 from quantscope.text import inert
 
@@ -34,7 +35,7 @@ def command(report: str, path: str, as_json: str | None, full: bool) -> int:
     if as_json is not None:
         output.write_json(result)
     else:
-        output.write_text("\n".join(lines_of(result, full)))
+        output.write_text("\n".join(folded(lines_of(result, full), labels=(15, 24))))
     return ExitCode.CHECK_FAILED if result.differs else ExitCode.OK
 
 
@@ -50,6 +51,6 @@ def lines_of(result: Recheck, full: bool) -> Iterator[str]:
             detail = f": {statement.detail}" if statement.detail else ""
             yield inert(f"{_WORDS[state]:<14} {statement.about:<8} {statement.what}{detail}")
     yield (
-        f"{count_words(len(by_state['holds']), 'statement')} hold, "
+        f"{count_words(len(by_state['holds']), 'statement holds', 'statements hold')}, "
         f"{len(by_state['does_not_hold'])} do not, {len(by_state['not_examined'])} were not examined"
     )

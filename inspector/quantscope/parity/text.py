@@ -11,7 +11,7 @@ from quantscope.parity.model import (
     ParityRun,
 )
 from quantscope.parity.records import CUDA_RECORDS, NOT_RUN
-from quantscope.report.words import OUTCOME_WORDS
+from quantscope.report.words import OUTCOME_WORDS, ZERO_WORDS
 from quantscope.text import inert
 
 NO_KERNEL = " (no compiled kernel)"
@@ -26,7 +26,7 @@ PROOF_WORDS = {
 def result_lines(result: ParityResult) -> Iterator[str]:
     """One result, in full."""
     shape = " x ".join(map(str, result.shape))
-    yield f"{inert(result.tensor)}   {inert(result.contract)}   [{shape}]"
+    yield f"{inert(result.tensor)}   {inert(_contract(result.contract))}   [{shape}]"
     yield f"  run            {_what_ran(result)}"
     yield f"  computed right {_right(result)}"
     yield f"  that kernel ran {PROOF_WORDS[result.execution_proof]}: {inert(result.execution.reason)}"
@@ -39,6 +39,12 @@ def result_lines(result: ParityResult) -> Iterator[str]:
     yield from _evidence(result)
     for limit in result.limits:
         yield f"  does not say   {limit}"
+
+
+def _contract(words: str) -> str:
+    """`gptq u4 g128, zero = stored + 1`: the convention, the last word where there is one, as a person reads it."""
+    head, _, last = words.rpartition(" ")
+    return f"{head}, {ZERO_WORDS[last]}" if last in ZERO_WORDS else words
 
 
 def _what_ran(result: ParityResult) -> str:
@@ -113,7 +119,7 @@ def _controls(result: ParityResult) -> Iterator[str]:
         ("missed", missed),
         ("not_applicable", "not applicable"),
     ):
-        names = [control.name for control in result.controls if control.state == state]
+        names = [_contract(c.name) for c in result.controls if c.state == state]
         if names:
             yield f"  {label:<14} {', '.join(names)}"
 
@@ -172,16 +178,21 @@ def run_lines(run: ParityRun) -> Iterator[str]:
 
 def _table(run: ParityRun) -> Iterator[str]:
     width = max((len(inert(r.tensor)) for r in run.results), default=6)
-    yield f"{'tensor':<{width}}  {'kernel':<20} {'computed right':<22} {'that kernel ran':<16} read out"
-    for result in run.results:
-        kernel = f"{result.backend} {result.kernel or '-'}"
+    kernels = [f"{result.backend} {result.kernel or '-'}" for result in run.results]
+    each = max(map(len, kernels), default=0) if len(set(kernels)) > 1 else 0
+    if kernels and not each:
+        yield f"kernel   {kernels[0]}"
+    head = f"{'kernel':<{each}}  " if each else ""
+    yield f"{'tensor':<{width}}  {head}{'computed right':<18} {'that kernel ran':<16} read out"
+    for result, name in zip(run.results, kernels, strict=True):
+        kernel = f"{name:<{each}}  " if each else ""
         right = (
             _right(result) if result.status != "executed" else OUTCOME_WORDS[str(result.outcome)]
         )
         readout = result.readout
         codes = f"{readout.recovered}/{readout.total}" if readout is not None else ""
         yield (
-            f"{inert(result.tensor):<{width}}  {kernel:<20} {right:<22} "
+            f"{inert(result.tensor):<{width}}  {kernel}{right:<18} "
             f"{PROOF_WORDS[result.execution_proof]:<16} {codes}"
         ).rstrip()
     for reason in dict.fromkeys(

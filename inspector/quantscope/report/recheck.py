@@ -299,7 +299,13 @@ def _tensor(entry: TensorEntry, by_name: dict[str, TensorEntry]) -> Statement:
             differing.setdefault(part, now.name)
     if not differing:
         return Statement(about="tensors", what=what, state="holds", detail="contract, sizes")
-    detail = ", ".join(f"{part} (in {name})" for part, name in differing.items())
+    parts: dict[str, list[str]] = {}
+    for part, name in differing.items():
+        parts.setdefault(name, []).append(part)
+    detail = "; ".join(
+        ", ".join(listed) + (f" (in {name})" if name != entry.name else "")
+        for name, listed in parts.items()
+    )
     return Statement(about="tensors", what=what, state="does_not_hold", detail=detail)
 
 
