@@ -130,7 +130,6 @@ def test_tables_fit_a_terminal_and_are_whole_in_a_pipe(
     assert "compressed_tensors:nvfp4-pack-quantized" in piped
     assert "  model.layers.0.self_attn.k_proj.weight_packed" in piped
     monkeypatch.setattr("quantscope.cli.tables.terminal_columns", lambda: 80)
-    monkeypatch.setattr("quantscope.cli.plugins.terminal_columns", lambda: 80)
     for words in (["list", folder], ["plugins"], ["rules"]):
         main.run(words)
         assert max(len(line) for line in capsys.readouterr().out.splitlines()) <= 80, words

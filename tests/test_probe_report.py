@@ -90,7 +90,7 @@ def test_without_the_extra_the_report_is_written_and_says_how_to_install(
     found = report(tmp_path / "c", tmp_path / "r.json")
     gate = found["gates"]["model_quality"]
     assert gate["status"] == "skipped"
-    assert "quantscope[probe]" in gate["reason"]
+    assert "the extra `probe`" in gate["reason"]
     assert found["probes"] == []
     assert list(found["gates"]) == sorted(GATE_NAMES)
 

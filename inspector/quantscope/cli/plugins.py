@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quantscope.cli import output
+from quantscope.cli import output, tables
 from quantscope.cli.diagnostics import ExitCode
-from quantscope.cli.tables import columns, terminal_columns
 
 if TYPE_CHECKING:
     from quantscope.families.registry import PluginRecord
@@ -37,7 +36,9 @@ def command(as_json: str | None) -> int:
         ]
         output.write_text(
             "\n".join(
-                columns(("group", "name", "from", "package", "state"), rows, terminal_columns())
+                tables.columns(
+                    ("group", "name", "from", "package", "state"), rows, tables.terminal_columns()
+                )
             )
         )
     return ExitCode.CHECK_FAILED if any(record.error for record in records) else ExitCode.OK

@@ -10,6 +10,7 @@ import click
 
 from quantscope.cli import diagnostics, output
 from quantscope.cli.params import READING
+from quantscope.cli.tables import folded
 
 if TYPE_CHECKING:
     from quantscope.probes.model import TokenRequest
@@ -112,7 +113,7 @@ def command(
             diagnostics.message(render_cost(estimate(inspection, request)))
     result = run_probe(request, progress=diagnostics.progress)
     if json_to is None:
-        output.write_text(render(result))
+        output.write_text("\n".join(folded(render(result).splitlines(), labels=())))
     elif json_to == "-":
         output.write_json(msgspec.to_builtins(result))
     else:

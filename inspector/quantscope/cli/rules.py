@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from quantscope.cli import output
+from quantscope.cli import output, tables
 from quantscope.cli.diagnostics import ExitCode
-from quantscope.cli.tables import columns, terminal_columns
 from quantscope.report.words import SEVERITY_WORDS
 
 
@@ -39,6 +38,10 @@ def command(as_json: str | None) -> int:
         for rule in rules.values()
     ]
     output.write_text(
-        "\n".join(columns(("code", "at most", "needs", "kind", "name"), rows, terminal_columns()))
+        "\n".join(
+            tables.columns(
+                ("code", "at most", "needs", "kind", "name"), rows, tables.terminal_columns()
+            )
+        )
     )
     return ExitCode.OK

@@ -27,7 +27,7 @@ def command(folder: Path | None, names_only: bool) -> int:
         raise click.UsageError("give either DIR or --list")
     if folder is None:
         rows = [(s.name, "faulty" if s.make is not None else "good", s.what) for s in found]
-        output.write_text("\n".join(tables.columns(("name", "kind", "what"), rows)))
+        output.write_text("\n".join(tables.wrapped(("name", "kind", "what"), rows)))
         return ExitCode.OK
     taken = [sample.name for sample in found if (folder / sample.name).exists()]
     if taken or (folder / "MANIFEST.json").exists():

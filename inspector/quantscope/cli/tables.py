@@ -72,7 +72,7 @@ def folded(lines: Iterable[str], labels: Sequence[int], width: int | None = None
     """
     width = width or terminal_columns() or WIDTH
     for line in lines:
-        has_labels = all(line[at - 1 : at] == " " for at in labels)
+        has_labels = bool(labels) and all(line[at - 1 : at] == " " for at in labels)
         hang = labels[-1] if has_labels else len(line) - len(line.lstrip()) + 4
         yield from textwrap.wrap(
             line,

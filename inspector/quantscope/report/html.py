@@ -96,7 +96,7 @@ def _finding(finding: FindingEntry, report: Report) -> Iterator[str]:
     yield f'<section class="f {finding.severity}"><h3><span class="word">{word}</span> '
     yield f"{finding.code} {plain_html(finding.message)}</h3>"
     if finding.impact:
-        yield f"<p>{plain_html(finding.impact)}</p>"
+        yield f"<p>Effect: {plain_html(finding.impact)}</p>"
     entry = entry_of(finding, report)
     if entry is not None and finding.subject.field in entry.contract:
         yield from _contract_table(entry, [finding.subject.field])

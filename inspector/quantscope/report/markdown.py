@@ -86,7 +86,7 @@ def _finding(finding: FindingEntry, report: Report, heading: str) -> Iterator[st
     yield f"{heading} {SEVERITY_WORDS[finding.severity]}: {prose(finding.message)}{count}"
     yield ""
     if finding.impact:
-        yield f"{prose(finding.impact)}"
+        yield f"Effect: {prose(finding.impact)}"
         yield ""
     if entry is not None:
         yield from _table(finding, entry)

@@ -6,6 +6,7 @@ import textwrap
 
 from quantscope.closest import closest_hint
 from quantscope.errors import UsageError
+from quantscope.report.words import SEVERITY_WORDS
 from quantscope.rules.base import Rule
 from quantscope.rules.catalogue import catalogue
 
@@ -71,14 +72,14 @@ def table() -> str:
     lines = ["| code | name | most severe | fault kind | reads |", "|---|---|---|---|---|"]
     for rule in catalogue().values():
         lines.append(
-            f"| [{rule.code}]({rule.code}.md) | {rule.name} | {rule.severity} | {rule.kind or ''} | {rule.needs} |"
+            f"| [{rule.code}]({rule.code}.md) | {rule.name} | {SEVERITY_WORDS[rule.severity]} | {rule.kind or ''} | {rule.needs} |"
         )
     return "# Rules\n\n" + "\n".join(lines) + "\n"
 
 
 def _facts(rule: Rule) -> str:
     kind = f" · fault kind {rule.kind}" if rule.kind else ""
-    return f"At most: {rule.severity}{kind} · reads: {rule.needs}"
+    return f"At most: {SEVERITY_WORDS[rule.severity]}{kind} · reads: {rule.needs}"
 
 
 def _wrapped(text: str, width: int) -> list[str]:
