@@ -16,8 +16,10 @@ from quantscope.compare.sides import Side, with_convention
 from quantscope.compare.text import render
 from quantscope.session.inspection import Inspection
 from quantscope.session.pipeline import inspect
+from report_checkpoints import write_gptq
 from safetensors import safe_open
 from safetensors.numpy import load_file
+from test_infer_cut_planes import NAMES, cut_scales
 
 SAMPLES = Path(__file__).parent.parent / "sample_checkpoints"
 
@@ -209,3 +211,16 @@ def test_names_pair_through_prefixes_and_fused_rows() -> None:
 def test_a_name_of_nothing_but_wrappers_is_kept() -> None:
     assert bare("model.") == "model."
     assert bare("language_model.model.layers.0.x") == "layers.0.x"
+
+
+def test_a_cut_file_leaves_the_other_weights_compared(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    cut_scales(cut)
+    write_gptq(whole, NAMES)
+    found = compared(whole, cut)
+    failed = [pair for pair in found.pairs if pair.values and pair.values.error]
+    assert len(failed) == 1
+    assert "scales" in failed[0].planes_different
+    assert "scales" not in failed[0].planes_identical
+    assert sum(bool(p.values and p.values.identical) for p in found.pairs) == len(found.pairs) - 1
+    assert failed[0].pair.name[:20] in render(found)

@@ -15,6 +15,7 @@ from quantscope.compare.model import (
     PairResult,
     ReferenceResult,
     RowMap,
+    ZeroComparison,
 )
 from quantscope.compare.names import gguf_names, pair_names, rotary_heads
 from quantscope.compare.reference import against_base
@@ -160,9 +161,19 @@ def _compare_pair(a: Side, b: Side, pair: Pair, max_rows: int | None) -> PairRes
         contract=contract_differences(state_a, state_b),
         planes_identical=same,
         planes_different=different,
-        zeros=compare_zeros(a, b, pair),
+        zeros=_zeros(a, b, pair),
         values=values,
     )
+
+
+def _zeros(a: Side, b: Side, pair: Pair) -> ZeroComparison | None:
+    """Zero planes of a pair; None where they cannot be read, which the values say with the reason."""
+    try:
+        return compare_zeros(a, b, pair)
+    except CancelledError:
+        raise
+    except QuantscopeError:
+        return None
 
 
 def contract_differences(
@@ -200,8 +211,10 @@ def _planes(
         other = state_b.tensor.plane_named(plane.suffix)
         if other is None:
             continue
+        cut = plane.suffix in state_a.missing or other.suffix in state_b.missing
         equal = (
-            plane.nbytes == other.nbytes
+            not cut
+            and plane.nbytes == other.nbytes
             and plane.dtype == other.dtype
             and _digest(a, plane) == _digest(b, other)
         )

@@ -172,6 +172,8 @@ def _values(found: Comparison) -> list[str]:
     for pair in failed[:3]:
         assert pair.values is not None
         lines.append(f"  {cut_middle(pair.pair.name, NAME_WIDTH)}: {pair.values.error}")
+    if len(failed) > 3:
+        lines.append(f"  {count_words(len(failed) - 3, 'more weight')} could not be compared")
     if found.sampled:
         lines.append("  large weights were sampled by rows; --deep compares every row")
     return [*lines, ""]
