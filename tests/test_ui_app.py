@@ -73,7 +73,7 @@ async def test_enter_goes_to_the_members_then_to_the_tensor_and_escape_comes_bac
         await idle(pilot)
         await press(pilot, "enter")
         assert isinstance(app.screen, TensorsScreen)
-        assert "8 of the 8 members" in screen_text(app)
+        assert "8 of 8 members" in screen_text(app)
         await press(pilot, "enter")
         assert isinstance(app.screen, TensorScreen)
         assert app.screen.tab == "zero"

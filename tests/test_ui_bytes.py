@@ -22,7 +22,7 @@ from quantscope_views.present.bytes_page import PageReader
 from quantscope_views.present.bytes_search import element_of_byte, find_next
 from quantscope_views.present.bytes_strips import field_value
 from quantscope_views.present.reading_choice import choice_of
-from quantscope_views.present.zero import read_zero_facts
+from quantscope_views.present.zero_facts import read_zero_facts
 from ui_driver import gptq_folder, sharded_folder
 
 SAMPLES = Path(__file__).resolve().parents[1] / "sample_checkpoints"

@@ -453,3 +453,23 @@ async def test_a_real_check_of_a_tiny_model_gives_the_report_of_the_command(tmp_
     assert made["gates"]["model_quality"] == wanted["gates"]["model_quality"]
     assert made["gates"]["model_quality"]["status"] == "executed"
     assert made["probes"] == wanted["probes"]
+
+
+async def test_the_zero_tab_says_whether_a_logits_check_of_both_readings_ran(
+    pair: tuple[Path, Path], stub: Stub
+) -> None:
+    app = make_app(pair[0])
+    async with app.run_test(size=SMALL) as pilot:
+        await idle(pilot)
+        app.open_tensor(app.workspace.table.rows[0].name, tab="zero")
+        await idle(pilot)
+        await until(pilot, lambda: "code statistic" in screen_text(app))
+        row = next(line for line in screen_text(app).splitlines() if "logits check" in line)
+        assert "not run" in row
+        await press(pilot, "4")
+        run = app.screen.query_one("#run")
+        run.go_to(next(i for i, line in enumerate(run.lines) if line.key == "logits"))
+        await press(pilot, "enter", "2")
+        row = next(line for line in screen_text(app).splitlines() if "logits check" in line)
+        assert "ran" in row
+        assert "its controls: held; 4 shows it" in row

@@ -42,7 +42,8 @@ from quantscope_views.present.words import (
     share_words,
     size_words,
 )
-from quantscope_views.present.zero import odd_ones, read_zero_facts, zero_lines
+from quantscope_views.present.zero import odd_ones, zero_lines
+from quantscope_views.present.zero_facts import read_zero_facts
 from ui_driver import gptq_folder
 
 

@@ -109,7 +109,7 @@ ACTIONS: tuple[Action, ...] = (
     _action("tensor.start-run", "run: the check under the cursor", "Start what the line names; cost stands there."),
     _action("tensor.zero-reading", "what-if: zero reading", "Show the other zero reading.", "z", "zero", 25),
     _action("tensor.order-reading", "what-if: order reading", "Show another packing order.", "o", "order", 24),
-    _action("tensor.file-reading", "what-if: back to the file's", "What the file says.", "Z", "file's", 3),
+    _action("tensor.file-reading", "what-if: back to the file's", "What the file says.", "Z", "file's", 27),
     # Bytes
     _action("bytes.next-group", "move: next group", "Next group.", "right_square_bracket", "group", 26),
     _action("bytes.previous-group", "move: previous group", "Previous group.", "left_square_bracket"),

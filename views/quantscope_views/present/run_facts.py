@@ -67,6 +67,14 @@ class LogitsRun(msgspec.Struct, frozen=True, kw_only=True):
         return base_of(self.request)
 
 
+def logits_words(runs: Sequence[LogitsRun]) -> str:
+    """What the newest logits check of two readings of the checkpoint found; empty where none ended."""
+    for run in reversed(runs):
+        if run.base is None and run.result is not None:
+            return f"its controls: {str(run.result.outcome).replace('_', ' ')}"
+    return ""
+
+
 class RunChoices(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the Run tab offers for a tensor."""
 

@@ -313,7 +313,7 @@ def set_statistic_lines(step: Evidence, field: FieldState, width: int) -> list[L
         low, high = numbers.get(f"mean_{value}_min"), numbers.get(f"mean_{value}_max")
         if low is None or high is None:
             continue
-        words = f"             {fit(zero_words(value), 17)}"
+        words = f"             {fit(zero_words(value), 18)}"
         words += f" {signed(float(low))} .. {signed(float(high))}"
         modules = numbers.get(f"modules_{value}")
         fits = f"   <- fits, {modules} of {numbers['modules']}" if value == wanted else ""

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import msgspec
-from quantscope.checkpoint import Checkpoint
-from quantscope.decode.parts import Parts, Window
-from quantscope.decode.window import window_parts
-from quantscope.errors import QuantscopeError
-from quantscope.model import Evidence, FieldState, Reading
+from quantscope.model import Evidence, FieldState
 from quantscope.report.words import STRENGTH_WORDS, value_words
 from quantscope.session.inspection import TensorState
 
@@ -26,21 +21,18 @@ from quantscope_views.lines import (
     wrap,
 )
 from quantscope_views.place import Place
-from quantscope_views.present.bytes_group import group_of
 from quantscope_views.present.bytes_model import Shown
-from quantscope_views.present.bytes_values import shown_value
 from quantscope_views.present.contract import field_about
 from quantscope_views.present.histogram import number_line, scale_line
 from quantscope_views.present.scan_tally import ScanTally
 from quantscope_views.present.triage import evidence_about
 from quantscope_views.present.words import (
     fixed_words,
-    offset_words,
     signed,
     zero_words,
 )
+from quantscope_views.present.zero_facts import ZeroFacts, conventions_of
 
-SHOWN_ZEROS = 8
 LABEL = 19
 STEPS = (-1.5, 1.5)
 FORMULAS = {
@@ -53,116 +45,15 @@ FORMULAS = {
 METHOD_WORDS = {"code statistic over modules": "statistic over the set"}
 
 
-class ZeroFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read of the zero plane for the tab."""
-
-    plane: str
-    where: str
-    word: str
-    stored: tuple[int, ...]
-    at: tuple[int, int]
-    examples: dict[str, Shown]
-    """Value of the element `at` under each convention."""
-    all_ones: int = 0
-
-
-def conventions_of(state: TensorState) -> tuple[str, ...]:
-    """The two zero readings to show: the file's (or the family's own) first."""
-    claimed = state.declared_reading or state.reading
-    if claimed is None or claimed.zero != "integer":
-        return ()
-    first = claimed.zero_convention
-    if first == "not_applicable":
-        return ()
-    others = [
-        reading.zero_convention
-        for reading in (state.solved.solutions or state.solved.candidates)
-        if reading.zero_convention in ("as_is", "minus_one")
-    ]
-    pair = [first, *others, "as_is", "minus_one"]
-    return tuple(dict.fromkeys(pair))[:2]
-
-
-def with_convention(reading: Reading, convention: str) -> Reading:
-    """A reading under another zero convention."""
-    return msgspec.structs.replace(reading, zero_convention=convention)
-
-
-def read_zero_facts(
-    checkpoint: Checkpoint,
-    state: TensorState,
-    at: tuple[int, int],
-    cancelled: Callable[[], bool] | None = None,
-) -> ZeroFacts | None:
-    """Read the first word of the zero plane and one example element; None without stored integer zeros.
-
-    Raises:
-        CancelledError: stopped.
-        QuantscopeError: the planes cannot be read.
-    """
-    pair = conventions_of(state)
-    claimed = state.declared_reading or state.reading
-    if not pair or claimed is None:
-        return None
-    tensor = state.tensor
-    family = checkpoint.family(tensor)
-    reader = checkpoint.reader(cancelled=cancelled)
-    n_rows, n_cols = claimed.shape[-2], claimed.shape[-1]
-    as_is = with_convention(claimed, "as_is")
-    corner = Window(range(min(SHOWN_ZEROS, n_rows)), range(min(1, n_cols)))
-    parts = window_parts(family, tensor, as_is, corner, reader)
-    stored = _corner_zeros(parts)
-    cell = family.locate(tensor, as_is, 0, 0, reader)
-    spans = cell.per_plane.get("zero", ())
-    plane = tensor.plane("zero")
-    word = where = ""
-    if spans:
-        span = spans[0]
-        data = reader.read_bytes("view", span.file_id, span.byte_offset, span.nbytes)
-        order = "big" if plane is not None and plane.byte_order == "big" else "little"
-        word = f"0x{int.from_bytes(data, order):0{2 * span.nbytes}x}"  # type: ignore[arg-type]
-        where = f"@{offset_words(span.byte_offset)}"
-    row, col = min(at[0], n_rows - 1), min(at[1], n_cols - 1)
-    examples: dict[str, Shown] = {}
-    for convention in pair:
-        reading = with_convention(claimed, convention)
-        group = group_of(family, tensor, reading, row, col, reader)
-        window = group.window(reading.shape)
-        try:
-            own = window_parts(family, tensor, reading, window, reader)
-            examples[convention] = shown_value(
-                family, tensor, reading, own, window, group, row, col, reader
-            )
-        except QuantscopeError:
-            continue
-    title = plane.suffix if plane is not None else "zeros"
-    first = plane is None or not spans or spans[0].byte_offset == plane.byte_offset
-    return ZeroFacts(
-        plane=f"{title}[0,0]" if first else f"{title}, group {cell.group}",
-        where=where,
-        word=word,
-        stored=stored,
-        at=(row, col),
-        examples=examples,
-    )
-
-
-def _corner_zeros(parts: Parts) -> tuple[int, ...]:
-    """Stored zeros of the first rows, for the group that the first column belongs to."""
-    if parts.stored_zero is None:
-        return ()
-    group = int(parts.group_of_column.flat[0]) if parts.group_of_column.size else 0
-    return tuple(parts.stored_zero[:, min(group, parts.stored_zero.shape[1] - 1)].tolist())
-
-
 def zero_lines(
     state: TensorState,
     facts: ZeroFacts | None,
     tally: ScanTally,
     width: int,
     ascii_only: bool,
+    logits: str = "",
 ) -> list[Line]:
-    """The whole tab."""
+    """The whole tab; `logits` is what a logits check of this session found, empty before one ran."""
     pair = conventions_of(state)
     field = state.contract["zero_convention"]
     mark = "-" if ascii_only else "─"
@@ -173,7 +64,7 @@ def zero_lines(
     lines += _two_readings(state, facts, pair, field, column)
     lines.append(line(""))
     lines += _number_lines(field, pair, width)
-    lines += _evidence_lines(field, pair, width)
+    lines += _evidence_lines(field, pair, width, logits)
     lines += _conclusion_lines(state, field, pair, tally, width)
     lines += module_lines(tally, state, pair, width, mark)
     return lines
@@ -329,7 +220,9 @@ def _number_lines(field: FieldState, pair: Sequence[str], width: int) -> list[Li
     return lines
 
 
-def _evidence_lines(field: FieldState, pair: Sequence[str], width: int) -> list[Line]:
+def _evidence_lines(
+    field: FieldState, pair: Sequence[str], width: int, logits: str = ""
+) -> list[Line]:
     lines = [
         line((fit(" EVIDENCE", 24) + fit("for", 6) + fit("how strong", 13) + "numbers", "head"))
     ]
@@ -365,8 +258,8 @@ def _evidence_lines(field: FieldState, pair: Sequence[str], width: int) -> list[
         _evidence_line(
             "logits check",
             "?",
-            "not run",
-            "R: shows the cost first",
+            "ran" if logits else "not run",
+            f"{logits}; 4 shows it" if logits else "R: shows the cost first",
             width,
             ("runs the model under both readings on the same tokens",),
         )

@@ -21,12 +21,19 @@ from quantscope_views.present.contract import contract_lines, equation_lines
 from quantscope_views.present.logits import LogitsState
 from quantscope_views.present.reading_choice import ReadingChoice, choice_of
 from quantscope_views.present.run import RunState, results_of, run_lines, running_words
-from quantscope_views.present.run_facts import RunChoices, newest, read_choices, run_kernel
+from quantscope_views.present.run_facts import (
+    RunChoices,
+    logits_words,
+    newest,
+    read_choices,
+    run_kernel,
+)
 from quantscope_views.present.scales import ScaleFacts, read_scale_facts, scale_lines
 from quantscope_views.present.states import PaneState, loading_state
 from quantscope_views.present.tensor_table import RowFacts
 from quantscope_views.present.words import shape_words
-from quantscope_views.present.zero import ZeroFacts, read_zero_facts, zero_lines
+from quantscope_views.present.zero import zero_lines
+from quantscope_views.present.zero_facts import ZeroFacts, read_zero_facts
 from quantscope_views.screens.base import BaseScreen
 from quantscope_views.widgets.bytes_pane import BytesPane
 from quantscope_views.widgets.lines_view import LinesView
@@ -159,8 +166,9 @@ class TensorScreen(BaseScreen):
             return
         state, zeros = facts.state, self._zero_facts
         self._ask_zero(state)
+        tally, said = self.workspace.tally, logits_words(self.workspace.logits_runs)
         self.query_one("#zero", LinesView).show(
-            lambda width: zero_lines(state, zeros, self.workspace.tally, width, self.ascii_only)
+            lambda width: zero_lines(state, zeros, tally, width, self.ascii_only, said)
         )
 
     def _ask_zero(self, state: TensorState) -> None:
