@@ -90,9 +90,10 @@ class TriageScreen(BaseScreen):
             if self.lacks_focus:
                 state.focus()
             return
-        self._show_offer()
-        if self.lacks_focus:
-            self.query_one("#findings", LinesView).focus()
+        appears = self._show_offer()
+        if appears or self.lacks_focus:
+            offered = self.query_one("#offer", OfferView)
+            (offered if offered.display else self.query_one("#findings", LinesView)).focus()
         self._show_findings()
         self._show_why()
         self._show_layers()
@@ -104,14 +105,14 @@ class TriageScreen(BaseScreen):
             ]
         )
 
-    def _show_offer(self) -> None:
-        """The last place in these files, until it is followed; it has focus when it appears."""
+    def _show_offer(self) -> bool:
+        """The last place in these files, until it is followed; whether it appears just now, to have focus."""
         place = self.qapp.last_place
         view = self.query_one("#offer", OfferView)
         appears = place is not None and not view.display
         view.display = place is not None
         if place is None:
-            return
+            return False
         words = place_words(place)
         view.show(
             lambda width: [
@@ -126,8 +127,7 @@ class TriageScreen(BaseScreen):
                 )
             ]
         )
-        if appears:
-            view.focus()
+        return appears
 
     def _show_layers(self) -> None:
         layers = self.workspace.tally.layers
