@@ -9,7 +9,7 @@ from typing import Any
 import builders as b
 import numpy as np
 import pytest
-from quantscope.samples.st_edit import StFile, entry
+from quantscope.samples.st_edit import Entry, StFile, entry
 from rules_support import lines, loud, scan
 
 DATA = Path(__file__).parent / "data"
@@ -152,3 +152,60 @@ def test_one_zero_a_tensor_settles_no_convention(tmp_path: Path) -> None:
     for state in inspection.states:
         assert state.contract.value("zero_convention") == "as_is"
         assert state.contract.value("symmetric") is False
+
+
+AUTO_ROUND = {"quant_method": "auto-round", "autoround_version": "0.16.1", "bits": 8, "sym": True}
+
+
+def test_autorounds_fp8_is_one_code_a_byte_in_blocks(tmp_path: Path) -> None:
+    """auto-round 0.16.1, scheme FP8_BLOCK: group_size is [128, 128], packing_format says nothing of nibbles."""
+    section = AUTO_ROUND | {
+        "data_type": "fp",
+        "group_size": [128, 128],
+        "weight_block_size": [128, 128],
+        "activation_scheme": "dynamic",
+        "fmt": "e4m3",
+        "packing_format": "auto_round:fp8",
+    }
+    tensors = b.model(b.layered(lambda seed: b.fp8(128, 256, dtype="BF16", seed=seed)))
+    inspection = scan(b.write(tmp_path / "m", tensors, b.config(section)))
+    assert not lines(loud(inspection))
+    for state in inspection.states:
+        assert state.contract["group"].match == "agree"
+        assert state.contract.value("packing")["order"] == "one_per_word"
+
+
+def test_autorounds_mxfp8_is_one_code_a_byte(tmp_path: Path) -> None:
+    """auto-round 0.16.1, scheme MXFP8 (data_type mx_fp, packing_format auto_round:llm_compressor)."""
+    section = AUTO_ROUND | {
+        "data_type": "mx_fp",
+        "group_size": 32,
+        "packing_format": "auto_round:llm_compressor",
+    }
+
+    def planes(seed: int) -> dict[str, Entry]:
+        values = b.weights(64, 256, seed).reshape(64, 8, 32)
+        exponent = np.floor(np.log2(np.abs(values).max(axis=2))) - 8
+        scaled = (values / 2.0 ** exponent[..., None]).reshape(64, 256)
+        codes = b.e4m3(np.abs(scaled)) | (0x80 * (scaled < 0)).astype(np.uint8)
+        return {
+            "weight": entry("F8_E4M3", codes),
+            "weight_scale": entry("U8", (exponent + 127).astype(np.uint8)),
+        }
+
+    inspection = scan(b.write(tmp_path / "m", b.model(b.layered(planes)), b.config(section)))
+    assert not lines(loud(inspection))
+    assert {s.contract.value("packing")["order"] for s in inspection.states} == {"one_per_word"}
+
+
+def test_names_that_autoround_gives_modules_in_memory_are_a_note(tmp_path: Path) -> None:
+    """auto-round 0.16.1 on Mixtral under transformers 5: `mlp.gate` in memory, `block_sparse_moe.gate` on disk."""
+    section = AUTO_ROUND | {
+        "bits": 4,
+        "group_size": 64,
+        "packing_format": "auto_round:auto_gptq",
+        "extra_config": {r".*model\.layers\.0\.mlp\.gate.*": {"bits": 16, "data_type": "float"}},
+    }
+    tensors = b.model(b.layered(lambda seed: b.gptq(symmetric=True, seed=seed)))
+    found = scan(b.write(tmp_path / "m", tensors, b.config(section))).findings
+    assert [f.severity for f in found if f.code == "QW003"] == ["note"]

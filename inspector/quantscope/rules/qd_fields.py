@@ -13,6 +13,7 @@ from quantscope.rules import names
 from quantscope.rules.base import Hit, Page, Rule
 from quantscope.rules.facts import Facts
 from quantscope.rules.field_rule import FieldRule, contradicting, word
+from quantscope.rules.whole_numbers import no_numbers
 from quantscope.session.inspection import TensorState
 
 PROVED = "All sources that speak of the field, and the plane size equations solved over every candidate reading."
@@ -83,31 +84,6 @@ def _rivals(claims: tuple[Claim, ...]) -> tuple[Claim, Claim] | None:
             if first.source != second.source and not compatible(first.value, second.value):
                 return first, second
     return None
-
-
-WHOLE_NUMBER_METHODS = frozenset({"gptq", "awq", "auto-round", "intel/auto-round", "qqq"})
-"""Methods whose loaders take bits and group_size as whole numbers."""
-
-
-def no_numbers(rule: Rule, facts: Facts, keys: tuple[str, ...]) -> Iterator[Hit]:
-    """Keys of a section that hold something else than a whole number."""
-    for section in facts.sections:
-        for key in keys:
-            value = section.get(key)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if whole or not section.has(key) or section.method not in WHOLE_NUMBER_METHODS:
-                continue
-            source = section.source(key)
-            yield rule.hit(
-                Subject(file=source.file, config_key=str(source), field=key),
-                f"{source} is {word(value)[:40]}, which is no whole number",
-                fold=str(source),
-                impact="loaders refuse the model or take their default",
-                try_=f"set {source} to what the planes fit",
-                who="config",
-                severity="warning",
-                data={"value": str(value)[:40]},
-            )
 
 
 def _agreeing(odd: Claim, other: Claim) -> str:

@@ -188,8 +188,8 @@ class EntryMatchesNothing(Rule):
         checks="Every entry of every ignore list that engines read, against all stored names.",
         why="What an entry was meant to protect is quantized or has another name: intent and result drift apart.",
         evidence="The list and the stored names; proved.",
-        proves_not="Harm: an entry for a head that is tied to the embedding names a module that is not stored, and is a "
-        "note.",
+        proves_not="Harm: an entry for a head that is tied to the embedding names a module that is not stored, and "
+        "AutoRound's patterns name modules as they are in memory: both are notes.",
         sample="ct-ignore-matches-nothing",
         reports=("compressed-tensors#866", "vllm#40252"),
     )
@@ -205,16 +205,17 @@ class EntryMatchesNothing(Rule):
             tied = head and facts.tied is not False
             if head and not tied:
                 continue
+            renamed = entry.dialect == "regex" and "/extra_config/" in entry.source.pointer
             text = f"ignore entry {entry.entry!r} matches 0 of {len(facts.modules)} modules"
             yield self.hit(
                 Subject(config_key=str(entry.source), file=entry.source.file),
                 text + (": the head is tied to the embedding" if tied else ""),
-                fold=f"{entry.source}|{tied}",
+                fold=f"{entry.source}|{tied or renamed}",
                 many=f"{{count}} ignore entries of {entry.source} match none of {len(facts.modules)} modules",
                 impact="none if the module is not stored on purpose; else what it protects is quantized or lost",
                 try_=f"remove {entry.entry!r} from {entry.source}, or write the stored name",
                 who="config",
-                severity="note" if tied else None,
+                severity="note" if tied or renamed else None,
                 data={"entry": entry.entry, "modules": len(facts.modules)},
             )
 

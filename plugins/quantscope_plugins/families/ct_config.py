@@ -288,13 +288,17 @@ def _autoround_claims(section: Section, module: str) -> Iterator[Claim]:
         if scale is not None:
             yield scope.claim("scale", {"dtype": scale}, "data_type", basis="by_definition")
     layout = section.get("packing_format")
-    if float_type and isinstance(layout, str) and layout.startswith("auto_round"):
+    packed = float_type and width == 4
+    if packed and isinstance(layout, str) and layout.startswith("auto_round"):
         yield section.claim(
             "packing", {"order": "low_first"}, "packing_format", basis="by_definition"
         )
     size = scope.value("group_size")
+    block = as_block(size) if isinstance(size, list) else None
     if is_int(size):
         yield scope.claim("group", qweight_config.group_value(size), "group_size")
+    elif block is not None:
+        yield scope.claim("group", {"axis": "block", "size": list(block)}, "group_size")
     if isinstance(scope.value("sym"), bool):
         yield scope.claim("symmetric", scope.value("sym"), "sym")
 
