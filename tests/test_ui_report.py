@@ -168,3 +168,20 @@ def test_the_foot_cuts_no_command_and_leaves_room_for_the_report(width: int) -> 
     joined = "".join(line.text[11:].rstrip() for line in lines)
     assert path in joined
     assert width < 80 or len(lines) <= 11
+
+
+async def test_a_report_that_cannot_be_made_is_an_error_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object) -> None:
+        raise RuntimeError("no report for you")
+
+    monkeypatch.setattr("quantscope_views.screens.report.preview_of", broken)
+    folder, _ = gptq_folder(tmp_path / "good", count=2)
+    app = make_app(folder)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await idle(pilot)
+        await press(pilot, "e")
+        shown = screen_text(app)
+        assert "Error: the report could not be made: RuntimeError: no report for you" in shown
+        assert "rendering the report" not in shown

@@ -124,6 +124,15 @@ class ReportScreen(BaseScreen):
         elif key == "reproducer" and isinstance(result, tuple):
             self.notify("\n".join(result), timeout=10, markup=False)
 
+    def take_failure(self, job: str, note: str) -> bool:
+        """The preview could not be made: the screen says so in its place."""
+        if job != "preview":
+            return False
+        actions = (("report.format", "another format"), ("app.reload", "reload"))
+        failed = f"the report could not be made: {note}"
+        self._show_state(PaneState(kind="error", what=failed, actions=actions))
+        return True
+
     def _show(self) -> None:
         choice, preview = self._choice, self._preview
         if choice is None:
