@@ -25,7 +25,7 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "modules_far_from_both": ("modules whose codes fit neither reading", ""),
     "groups": ("groups counted", ""),
     "groups_needed": ("groups that decide at this error", ""),
-    "groups_left_out": ("groups left out: their zero is at an end", ""),
+    "groups_left_out": ("groups left out, their zero being at an end", ""),
     "groups_used": ("groups that g_idx uses", ""),
     "groups_with_scales": ("groups that have a scale", ""),
     "stored_min": ("smallest stored zero", "as an integer"),
