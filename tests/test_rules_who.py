@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from quantscope.report.builder import build
 from quantscope.rules.catalogue import catalogue
 from quantscope.rules.container_rule import AGAIN, Advice, ContainerRule
 from rules_support import scan
@@ -53,3 +54,12 @@ def test_truncation_and_a_pointer_ask_for_another_download(tmp_path: Path) -> No
     (finding,) = [f for f in scan(pointer).findings if f.severity == "violation"]
     assert finding.who == "download"
     assert "git lfs pull" in finding.try_
+
+
+def test_a_report_says_who_in_the_four_words_and_what_in_detail(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_text(
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 1048576\n"
+    )
+    report = build([scan(tmp_path)]).report()
+    (entry,) = [f for f in report.findings if f.severity == "violation"]
+    assert (entry.who, entry.who_detail) == ("reader", "download")

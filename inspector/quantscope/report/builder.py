@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -14,7 +14,7 @@ from quantscope.decode.plane_reader import STORAGE_BITS
 from quantscope.decode.sampling import total_groups
 from quantscope.evidence.gates import GATE_NAMES, OVERALL, Gate, GateName
 from quantscope.families.grouping import PLAIN_DTYPES
-from quantscope.model import SEVERITIES, Finding
+from quantscope.model import SEVERITIES, Finding, Who
 from quantscope.report.canonical import canonical_chunks, plain
 from quantscope.report.coverage import plane_coverage
 from quantscope.report.example import example_of
@@ -43,6 +43,7 @@ from quantscope.report.schema import (
     Summary,
     TensorEntry,
     Tool,
+    WhoWord,
 )
 from quantscope.report.selection import Narrowed, Selection, narrow, stored_ranges
 from quantscope.report.words import count_words
@@ -176,11 +177,23 @@ def _input(part: Narrowed, options: ReportOptions, cancelled: Callable[[], bool]
     )
 
 
+WHO_ENTRIES: dict[Who, tuple[WhoWord, Literal["download", "storage"] | None]] = {
+    "producer": ("producer", None),
+    "config": ("config", None),
+    "download": ("reader", "download"),
+    "storage": ("reader", "storage"),
+    "reader": ("reader", None),
+    "nobody": ("nobody", None),
+}
+"""Who can act in the document's four words, and what else the reader's side has to do."""
+
+
 def finding_entry(finding: Finding, inspection: Inspection, input_number: int) -> FindingEntry:
     """A finding as a report writes it, with readers and an example where its tensor has them."""
     members, form = fold_names(finding.members)
     subject = finding.subject
     state = _state_of(finding, inspection)
+    who, detail = WHO_ENTRIES[finding.who]
     return FindingEntry(
         id=finding.id,
         input=input_number,
@@ -200,7 +213,8 @@ def finding_entry(finding: Finding, inspection: Inspection, input_number: int) -
         message=finding.message,
         data=finding.data,
         impact=finding.impact,
-        who=finding.who,
+        who=who,
+        who_detail=detail,
         try_=finding.try_,
         would_settle=finding.would_settle,
         gate=finding.gate,

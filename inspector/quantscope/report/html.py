@@ -103,7 +103,7 @@ def _finding(finding: FindingEntry, report: Report) -> Iterator[str]:
     rows = [
         ("id", finding.id),
         ("confidence", CONFIDENCE_WORDS[finding.confidence]),
-        ("who can act", who_words(finding.who)),
+        ("who can act", who_words(finding.who_detail or finding.who)),
         ("where", _where(finding)),
         ("tensors", _some_members(finding)),
         ("example", example_words(finding)),

@@ -91,7 +91,7 @@ def _finding(finding: FindingEntry, report: Report, heading: str) -> Iterator[st
     if entry is not None:
         yield from _table(finding, entry)
         yield ""
-    yield f"- **Finding** {code(finding.id)}, confidence: {CONFIDENCE_WORDS[finding.confidence]}, who can act: {who_words(finding.who)}"
+    yield f"- **Finding** {code(finding.id)}, confidence: {CONFIDENCE_WORDS[finding.confidence]}, who can act: {who_words(finding.who_detail or finding.who)}"
     yield from _bullet("Where", _where(finding))
     yield from _members(finding)
     if finding.example is not None:

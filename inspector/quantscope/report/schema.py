@@ -10,10 +10,12 @@ from typing import Any, Literal
 import msgspec
 
 from quantscope.evidence.gates import GateOutcome, GateStatus
-from quantscope.model import Basis, Match, Severity, Strength, Who
+from quantscope.model import Basis, Match, Severity, Strength
 from quantscope.report.names import Form
 
 SCHEMA_VERSION: Literal[1] = 1
+
+WhoWord = Literal["producer", "config", "reader", "nobody"]
 NOT_STATED: Literal["not stated"] = "not stated"
 
 Json = Any
@@ -374,7 +376,9 @@ class FindingEntry(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     data: dict[str, Json]
     impact: str
-    who: Who
+    who: WhoWord
+    who_detail: Literal["download", "storage"] | None
+    """What the reader's side has to do where it is no matter of the program: fetch the files again, or mend where they lie."""
     try_: str = msgspec.field(name="try")
     would_settle: str
     gate: str | None
