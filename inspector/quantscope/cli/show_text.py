@@ -163,7 +163,8 @@ def zero_lines(one: OneTensor) -> Iterator[str]:
     if inferred is not None:
         strength = STRENGTH_WORDS[inferred.strength]
         concluded = f"{value_words('zero_convention', inferred.value)} ({strength})"
-    yield f"{MATCH_WORDS[known.match]}: bytes say {concluded}"
+    word = "CONTRADICTS" if known.match == "disagree" else MATCH_WORDS[known.match]
+    yield f"{word}: bytes say {concluded}"
 
 
 def _says(known: FieldState, value: str) -> str:

@@ -25,11 +25,11 @@ CONFIDENCE_WORDS = STRENGTH_WORDS | {"proved": "proved"}
 """How sure a finding is: a fact read from the bytes is proved, it is no fit among readings."""
 
 MATCH_WORDS = {
-    "agree": "agree",
-    "disagree": "CONTRADICTS",
+    "agree": "agrees",
+    "disagree": "differs",
     "declared_only": "declared only",
-    "inferred_only": "not declared",
-    "ambiguous": "AMBIGUOUS",
+    "inferred_only": "inferred only",
+    "ambiguous": "ambiguous",
     "inexpressible": "inexpressible",
     "not_applicable": "-",
     "not_checked": "not checked",
