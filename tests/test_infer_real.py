@@ -196,3 +196,18 @@ def test_symmetric_twins_that_differ_only_in_their_constant_word_are_told_apart(
     assert first is not None
     assert first.value == "minus_one"
     assert second != first
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("name", "direction"), [("llmcompressor-nvfp4", "divide"), ("modelopt-nvfp4", "multiply")]
+)
+def test_the_decode_rule_follows_from_the_direction_of_the_global_scale(
+    real_set: Path, tmp_path: Path, name: str, direction: str
+) -> None:
+    with Checkpoint.open(str(stripped(real_set / name, tmp_path / "bare"))) as checkpoint:
+        states = inspect(checkpoint).states
+    for state in states:
+        rule = state.contract["arithmetic"]
+        assert rule.match == "inferred_only"
+        assert ("/" in json.dumps(rule.inferred.value)) == (direction == "divide")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -55,15 +55,46 @@ def reconcile(
     """
     claims_by_field, steps_by_field = by_field(claims), by_field(evidence)
     fields: dict[str, FieldState] = {}
+    follows = len(solved.left.get("arithmetic", ())) > 1
     for field in CONTRACT_FIELDS:
-        if base is not None and field not in base[1]:
+        if base is not None and field not in base[1] and not (follows and field == "arithmetic"):
             fields[field] = base[0].fields[field]
             continue
         steps = (*structural_evidence(field, solved), *steps_by_field.get(field, ()))
+        if follows and field == "arithmetic":
+            steps += _following(fields, solved)
         known = found_stances if field == "zero_convention" else ()
         own_claims = claims_by_field.get(field, ())
         fields[field] = _state(field, solved, own_claims, steps, inexpressible, known)
     return Contract(fields=fields)
+
+
+def _following(fields: Mapping[str, FieldState], solved: Solved) -> tuple[Evidence, ...]:
+    """What the decode rule must be where other fields decide between the solutions."""
+    decided = {
+        field: state.inferred
+        for field, state in fields.items()
+        if state.inferred is not None
+        and len(solved.left.get(field, ())) > 1
+        and STRENGTH_RANK[state.inferred.strength] >= STRENGTH_RANK["strong"]
+    }
+    rules: list[Json] = []
+    for reading in solved.solutions:
+        values = reading.contract_values()
+        fits = all(values.get(field) == found.value for field, found in decided.items())
+        if fits and values.get("arithmetic") not in rules:
+            rules.append(values.get("arithmetic"))
+    if not decided or len(rules) != 1:
+        return ()
+    weakest = min((found.strength for found in decided.values()), key=STRENGTH_RANK.__getitem__)
+    return (
+        Evidence(
+            field="arithmetic",
+            method="follows from " + ", ".join(decided),
+            supports=(rules[0],),
+            strength=weakest,
+        ),
+    )
 
 
 def with_claims(contract: Contract, claims: Sequence[Claim]) -> Contract:
