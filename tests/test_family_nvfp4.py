@@ -42,12 +42,14 @@ def only(folder: Path) -> tuple[Checkpoint, TensorState]:
     return checkpoint, inspection.states[0]
 
 
-def decoded(checkpoint: Checkpoint, state: TensorState) -> np.ndarray:
+def decoded(checkpoint: Checkpoint, state: TensorState, *, as_producer: bool = False) -> np.ndarray:
     reading = state.reading
     assert reading is not None
     window = Window(range(reading.shape[0]), range(reading.shape[1]))
     family = checkpoint.family(state.tensor)
-    return decode_window(family, state.tensor, reading, window, checkpoint.reader())
+    return decode_window(
+        family, state.tensor, reading, window, checkpoint.reader(), as_producer=as_producer
+    )
 
 
 def values(codes: np.ndarray, scales: np.ndarray, second: float) -> np.ndarray:
@@ -150,6 +152,44 @@ def test_the_global_scale_of_compressed_tensors_divides(tmp_path: Path) -> None:
     assert state.contract.value("scale")["second_level"]["direction"] == "divide"
     level = float_table("e4m3fn")[scales] / np.float32(5000)
     assert np.array_equal(decoded(checkpoint, state), E2M1[codes] * level.repeat(16, axis=1))
+
+
+def test_autoround_multiplies_by_the_reciprocal_of_its_global_scale_first(tmp_path: Path) -> None:
+    """One block of a k_proj by auto-round 0.16.1, scheme NVFP4, against its own `dequant_weight_online()`."""
+    section = {
+        "quant_method": "auto-round",
+        "autoround_version": "0.16.1",
+        "bits": 4,
+        "data_type": "nv_fp",
+        "group_size": 16,
+        "packing_format": "auto_round:llm_compressor",
+    }
+    packed = np.array([[223, 147, 149, 201, 204, 201, 89, 199]], dtype=np.uint8)
+    tensors = {
+        "m.weight_packed": packed,
+        "m.weight_scale": raw("F8_E4M3", np.array([[102]], dtype=np.uint8)),
+        "m.weight_global_scale": np.array([800.1488037109375], dtype=np.float32),
+    }
+    write_checkpoint(tmp_path, tensors, {"quantization_config": section})
+    checkpoint, state = only(tmp_path)
+    wanted = np.array(
+        [
+            [
+                0xBED70000,
+                0xBE570000,
+                0x3DD70000,
+                0xBD0F5555,
+                0x3E570000,
+                0xBD0F5555,
+                0xBD0F5555,
+                0xBE0F5555,
+            ]
+        ],
+        dtype=np.uint32,
+    )
+    found = decoded(checkpoint, state, as_producer=True).view(np.uint32)
+    assert found[:, :8].tolist() == wanted.tolist()
+    assert (found != decoded(checkpoint, state).view(np.uint32)).any()
 
 
 def test_a_missing_global_scale_makes_orphans(tmp_path: Path) -> None:

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+import numpy as np
+from quantscope.decode.combine import combine_parts
+from quantscope.decode.parts import Array, Parts
 from quantscope.decode.plane_reader import PlaneReader
 from quantscope.families.declarations import Declarations
 from quantscope.families.index import TensorIndex
 from quantscope.families.protocol import Signature
-from quantscope.model import Claim, Companion, LogicalTensor, Orphan, Slice
+from quantscope.model import Claim, Companion, LogicalTensor, Orphan, Reading, Slice
 
 from quantscope_plugins.families import ct_config
 from quantscope_plugins.families.companions import attention_companions, module_companions
@@ -82,23 +85,44 @@ class CtNvfp4(Fp4Weight):
         )
         kept = tuple(plane for plane in planes if plane is not None)
         sizes = ct_config.declared_sizes(declared, module)
+        word = ct_config.word(declared, "nvfp4-pack-quantized")
         facts = (
             ("sizes", ",".join(map(str, sizes))),
             ("orders", "low_first,high_first"),
             ("directions", "divide,multiply"),
-            ("output", "bf16"),
+            ("output", "f32" if word.startswith("autoround") else "bf16"),
         )
         return LogicalTensor(
             name=part_name(f"{module}.weight" if module else "weight", part),
             module=module,
             family=self.name,
-            word=ct_config.word(declared, "nvfp4-pack-quantized"),
+            word=word,
             shape=(kept[0].shape[-2], kept[0].shape[-1] * 2),
             planes=kept,
             part=part,
             certainty=3,
             facts=tuple(fact for fact in facts if fact[1]),
         )
+
+    def combine(self, parts: Parts, reading: Reading, as_producer: bool) -> Array:
+        """AutoRound multiplies codes by the reciprocal of the global scale first, all in float32.
+
+        auto-round 0.16.1, experimental/qmodules/nvfp4.py, _dequant_nvfp4_tensor.
+        """
+        if not as_producer or reading.arithmetic.output != "f32" or len(parts.scale) < 2:
+            return super().combine(parts, reading, as_producer)
+        assert parts.lut is not None
+        block, whole = parts.scale
+        with np.errstate(divide="ignore"):
+            reciprocal = np.where(whole == 0, np.float32(0), np.float32(1) / whole)
+        scaled = Parts(
+            codes=parts.codes,
+            combine="lut",
+            lut=parts.lut * reciprocal.ravel()[0],
+            scale=(block,),
+            group_of_column=parts.group_of_column,
+        )
+        return combine_parts(scaled, None)
 
     def claims(
         self, tensor: LogicalTensor, declared: Declarations, reader: PlaneReader
