@@ -15,12 +15,20 @@ from quantscope.session.inspection import TensorState
 from quantscope.session.pipeline import Scope, inspect
 from quantscope_views.lines import Span
 from quantscope_views.present.bytes_layout import learn, pieces_of
-from quantscope_views.present.bytes_lines import code_spans, hex_spans, page_lines
-from quantscope_views.present.bytes_model import CURSOR, LIT, CodeCell, PageRequest
+from quantscope_views.present.bytes_lines import (
+    code_spans,
+    fit_page,
+    hex_spans,
+    margin_of,
+    page_lines,
+    page_margin,
+)
+from quantscope_views.present.bytes_model import CURSOR, LIT, BytesPage, CodeCell, PageRequest
 from quantscope_views.present.bytes_moves import next_code, next_group, next_line
 from quantscope_views.present.bytes_page import PageReader
 from quantscope_views.present.bytes_search import element_of_byte, find_next
 from quantscope_views.present.bytes_strips import field_value
+from quantscope_views.present.histogram import bin_labels, count_text
 from quantscope_views.present.reading_choice import choice_of
 from quantscope_views.present.zero_facts import read_zero_facts
 from ui_driver import gptq_folder, sharded_folder
@@ -318,3 +326,138 @@ def test_the_zero_tab_reads_the_zeros_of_the_group_that_g_idx_names() -> None:
     assert facts.where == f"@0x{first + 4 * group * words.shape[1]:X}"
     assert facts.stored == tuple(int(words[group, 0]) >> 4 * i & 15 for i in range(8))
     assert facts.plane == ("qzeros[0,0]" if group == 0 else f"qzeros, group {group}")
+
+
+def real_page(folder: Path, name: str, at: tuple[int, int], size: tuple[int, int]) -> BytesPage:
+    """The page of an element of a tensor whose name ends as given, for a pane of `size` cells."""
+    with Checkpoint.open(str(folder)) as checkpoint:
+        states = inspect(checkpoint, Scope(mode="headers")).states
+        state = next(s for s in states if s.tensor.name.removesuffix(".weight").endswith(name))
+        choice = choice_of(state)
+        assert choice is not None
+        margin = margin_of("flat", (256, 256), 1 << 20)
+        fitting = fit_page(*size, choice.shown, False, margin)
+        wanted = PageRequest(
+            row=at[0], col=at[1], height=fitting.lines, line_bytes=fitting.line_bytes
+        )
+        return PageReader(checkpoint, state, choice).read(wanted)
+
+
+def test_exponents_and_floats_stored_as_plain_bytes_are_shown_as_the_numbers_they_are() -> None:
+    page = real_page(SAMPLES / "smol-ct-mxfp4", "0.self_attn.k_proj", (45, 40), (80, 20))
+    first, stored = stored_plane(
+        SAMPLES / "smol-ct-mxfp4", "model.layers.0.self_attn.k_proj.weight_scale", "u1"
+    )
+    strip = next(strip for strip in page.strips if strip.role == "scale")
+    assert strip.byte_offset == first + 45 * stored.shape[1] + 1
+    assert strip.value == f"{2.0 ** (int(stored[45, 1]) - 127):.6f}"
+    assert strip.note == "e8m0"
+
+
+@pytest.mark.real
+def test_float8_scales_stored_as_plain_bytes_are_decoded_in_place(real_set: Path) -> None:
+    folder = real_set / "mlx-nvfp4"
+    page = real_page(folder, "0.self_attn.q_proj", (45, 40), (80, 20))
+    _, stored = stored_plane(folder, "model.layers.0.self_attn.q_proj.scales", "u1")
+    byte = int(stored[45, 2])
+    value = (1 + (byte & 7) / 8) * 2.0 ** ((byte >> 3 & 15) - 7)
+    strip = next(strip for strip in page.strips if strip.role == "scale")
+    assert (strip.value, strip.note) == (f"{value:.6f}", "e4m3")
+
+
+def test_counts_that_do_not_fit_their_bin_are_rounded_and_never_cut() -> None:
+    assert [count_text(n, 4) for n in (7, 999, 1000, 8533, 22833)] == [
+        "7",
+        "999",
+        "1k",
+        "9k",
+        "23k",
+    ]
+    for number in (12, 123, 1234, 12_345, 123_456, 1_048_576):
+        for cell in range(3, 9):
+            text = count_text(number, cell)
+            assert len(text) <= cell
+            if text.isdigit():
+                assert int(text) == number
+
+
+def test_names_of_bins_stand_apart_at_the_bins_they_name() -> None:
+    labels = [str(value) for value in range(-128, 128, 16)]
+    shown = bin_labels(labels, 4)
+    assert shown.split() == labels[::2]
+    assert [shown.index(label) for label in ("-128", "-64", " 64")] == [0, 16, 47]
+
+
+@pytest.mark.real
+def test_a_formula_that_does_not_give_the_value_names_the_rule_that_does(real_set: Path) -> None:
+    folder = real_set / "bitsandbytes-int8"
+    page = real_page(folder, "0.self_attn.q_proj", (45, 11), (80, 20))
+    name = "model.layers.0.self_attn.q_proj"
+    _, codes = stored_plane(folder, f"{name}.weight", "i1")
+    _, scales = stored_plane(folder, f"{name}.SCB", "<f4")
+    assert page.shown is not None
+    code, scale = int(codes[45, 11]), float(scales.ravel()[45])
+    assert page.shown.value == pytest.approx(code * scale / 127, rel=1e-6)
+    assert page.shown.formula.startswith(f"code {code} * {scale:.6f}, by code * SCB * ")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("size", [(80, 20), (60, 12), (160, 41)])
+def test_every_line_of_a_bytes_pane_fits_it_and_a_straddling_code_keeps_both_words(
+    real_set: Path, size: tuple[int, int]
+) -> None:
+    width, height = size
+    for name in ("gptqmodel-w3g128-sym", "gptqmodel-qqq-g128", "llmcompressor-fp8-block"):
+        page = real_page(real_set / name, "0.self_attn.q_proj", (45, 10), size)
+        lines = page_lines(page, width, height, ascii_only=False)
+        text = "\n".join(line.text for line in lines)
+        assert all(len(line.text) <= width for line in lines), text
+        assert "…" not in text
+        assert "as the file claims" in text
+        assert sum(line.text.startswith("=") for line in lines) == len(page.bits)
+    assert len(lines) <= height
+    page = real_page(real_set / "gptqmodel-w3g128-sym", "0.self_attn.q_proj", (45, 10), size)
+    text = " ".join(line.text for line in page_lines(page, width, height, ascii_only=False))
+    for span in page.bits:
+        assert f"byte 0x{span.byte_offset + span.low_bit // 8:X}" in text
+    assert "of 0..15" not in text
+
+
+def test_codes_that_do_not_fit_stand_under_the_columns_that_the_heading_names() -> None:
+    page = real_page(SAMPLES / "smol-ct-fp8-block", "0.self_attn.k_proj", (45, 60), (80, 20))
+    lines = page_lines(page, 80, 20, ascii_only=False)
+    first, last = map(int, lines[0].text.rstrip().rpartition(" in ")[2].split(".."))
+    at = next(i for i, line in enumerate(lines) if line.text.startswith("="))
+    cursor = lines[at].text
+    codes = cursor[page_margin(page).total + 3 * page.request.line_bytes + 1 :]
+    assert len(codes.replace("[", " ").replace("]", " ").split()) == last - first + 1
+    assert first <= 60 <= last
+    ends = {len(line.text.rstrip().rstrip("]")) for line in lines[1 : at + 1]}
+    assert len(ends) == 1
+
+
+def test_rows_of_three_digits_leave_a_gap_before_the_offset() -> None:
+    margin = margin_of("flat", (256, 256), 0x140918)
+    assert margin.label - 1 > len("255,255")
+
+
+def test_end_codes_of_a_table_are_those_of_its_lowest_and_highest_value() -> None:
+    page = real_page(SAMPLES / "smol-ct-mxfp4", "0.self_attn.k_proj", (45, 40), (80, 20))
+    _, stored = stored_plane(
+        SAMPLES / "smol-ct-mxfp4", "model.layers.0.self_attn.k_proj.weight_packed", "u1"
+    )
+    group = np.stack([stored[45] & 15, stored[45] >> 4], axis=-1).ravel()[32:64]
+    assert page.histogram == tuple(np.bincount(group, minlength=16).tolist())
+    assert page.end_codes == int(((group == 7) | (group == 15)).sum())
+
+
+def test_a_nan_scale_is_no_difference_between_readings(tmp_path: Path) -> None:
+    folder = sharded_folder(tmp_path / "f", bad_scale=(5, 1, 9))
+    with Checkpoint.open(str(folder)) as checkpoint:
+        state = inspect(checkpoint, Scope(mode="headers")).states[5]
+        choice = choice_of(state)
+        assert choice is not None
+        other = choice.other_zero()
+        assert other is not None
+        found = find_next(checkpoint, state, other, "difference", 9, 127)
+    assert found == (10, 0)

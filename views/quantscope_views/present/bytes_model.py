@@ -102,7 +102,7 @@ class BytesPage(msgspec.Struct, frozen=True, kw_only=True):
     histogram: tuple[int, ...] = ()
     histogram_labels: tuple[str, ...] = ()
     group_count: int = 0
-    end_codes: int = 0
+    end_codes: int | None = None
     codes_title: str = ""
     error: str = ""
     layout: LayoutMap | None = None

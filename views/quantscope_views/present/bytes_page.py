@@ -32,7 +32,12 @@ from quantscope_views.present.bytes_model import (
     mark_bits,
 )
 from quantscope_views.present.bytes_strips import strips_of, word_words
-from quantscope_views.present.bytes_values import code_text, group_facts, shown_value
+from quantscope_views.present.bytes_values import (
+    code_text,
+    finest_scale,
+    group_facts,
+    shown_value,
+)
 from quantscope_views.present.reading_choice import ReadingChoice
 
 MAX_CODES_WINDOW = 1 << 18
@@ -172,12 +177,13 @@ class PageReader:
     ) -> BytesPage:
         tensor, choice = self._state.tensor, self._choice
         error = ""
-        shown = claimed = None
+        shown = claimed = used = None
         facts = None
         try:
             window = group.window(choice.shown.shape)
             parts = window_parts(self._family, tensor, choice.shown, window, reader)
             facts = group_facts(parts, choice.shown, group, window, row, col)
+            used = finest_scale(parts, (row - window.rows.start, col - window.cols.start))
             shown = shown_value(
                 self._family, tensor, choice.shown, parts, window, group, row, col, reader
             )
@@ -202,7 +208,7 @@ class PageReader:
             kind=cut.kind,
             plane=cut.title,
             lines=tuple(lines),
-            strips=tuple(strips_of(tensor, choice.shown, cell, reader)),
+            strips=tuple(strips_of(tensor, choice.shown, cell, reader, used)),
             file=file.name,
             bits=cell.bits,
             word=word_words(cell, reader, big),
@@ -213,7 +219,7 @@ class PageReader:
             histogram=facts.histogram if facts is not None else (),
             histogram_labels=facts.labels if facts is not None else (),
             group_count=facts.count if facts is not None else 0,
-            end_codes=facts.end_codes if facts is not None else 0,
+            end_codes=facts.end_codes if facts is not None else None,
             codes_title=_codes_title(lines, cell, cut),
             error=error,
             layout=self._layout,

@@ -14,7 +14,7 @@ from quantscope.model import Cell
 from quantscope.session.inspection import TensorState
 
 from quantscope_views.present.bytes_layout import learn
-from quantscope_views.present.bytes_values import code_range
+from quantscope_views.present.bytes_values import end_code_mask
 from quantscope_views.present.reading_choice import ReadingChoice
 
 Wanted = Literal["end_code", "bad_scale", "difference"]
@@ -59,7 +59,7 @@ def find_next(
         if wanted == "difference":
             own = decode_window(family, state.tensor, reading, window, reader)
             other = decode_window(family, state.tensor, choice.claimed, window, reader)
-            mask = own != other
+            mask = (own != other) & ~(np.isnan(own) & np.isnan(other))
         else:
             parts = window_parts(family, state.tensor, reading, window, reader)
             mask = _end_codes(parts, choice) if wanted == "end_code" else _bad_scales(parts)
@@ -73,11 +73,8 @@ def find_next(
 
 
 def _end_codes(parts: Parts, choice: ReadingChoice) -> Array:
-    if parts.codes.dtype.kind not in "iu" or not 0 < choice.shown.bit_width <= 8:
-        return np.zeros(parts.codes.shape, dtype=np.bool_)
-    low, high = code_range(parts, choice.shown)
-    mask: Array = (parts.codes == low) | (parts.codes == high)
-    return mask
+    mask = end_code_mask(parts.codes, parts, choice.shown)
+    return mask if mask is not None else np.zeros(parts.codes.shape, dtype=np.bool_)
 
 
 def _bad_scales(parts: Parts) -> Array:

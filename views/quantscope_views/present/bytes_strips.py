@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 from quantscope.decode.plane_reader import STORAGE, PlaneReader, to_float32
+from quantscope.decode.small_floats import float_table
 from quantscope.model import BitSpan, Cell, LogicalTensor, Plane, Reading
 
 from quantscope_views.present.bytes_cut import plane_at
@@ -14,20 +16,35 @@ from quantscope_views.present.bytes_model import CURSOR, PlaneStrip, mark_bits
 from quantscope_views.present.words import fixed_words, number_words
 
 STRIP_BYTES = 8
+PIECES = "  +  "
+"""Stands between the pieces of a code that lies in more than one word."""
+BYTE_FLOATS = {
+    "e8m0": "e8m0",
+    "e4m3": "e4m3fn",
+    "e4m3fn": "e4m3fn",
+    "ue5m3": "ue5m3",
+    "e5m2": "e5m2",
+    "s8_exponent": "",
+}
+"""Small floats that producers store as plain bytes: the contract's word and the engine's table of values."""
 FLOAT_DTYPES = frozenset(
     {"F16", "BF16", "F32", "F64", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"}
 )
 
 
 def strips_of(
-    tensor: LogicalTensor, reading: Reading, cell: Cell, reader: PlaneReader
+    tensor: LogicalTensor,
+    reading: Reading,
+    cell: Cell,
+    reader: PlaneReader,
+    used: float | None = None,
 ) -> Iterator[PlaneStrip]:
-    """One strip for every other plane that the element uses."""
+    """One strip for every other plane that the element uses; `used` is the finest scale as it is applied."""
     for role, spans in cell.per_plane.items():
         if not spans:
             continue
         plane = plane_at(tensor, spans[0])
-        yield _strip(role, spans, plane, reading, cell, reader)
+        yield _strip(role, spans, plane, reading, reader, used if role == "scale" else None)
 
 
 def _strip(
@@ -35,8 +52,8 @@ def _strip(
     spans: tuple[BitSpan, ...],
     plane: Plane | None,
     reading: Reading,
-    cell: Cell,
     reader: PlaneReader,
+    used: float | None,
 ) -> PlaneStrip:
     low = min(span.byte_offset for span in spans)
     high = max(span.byte_offset + span.nbytes for span in spans)
@@ -50,7 +67,7 @@ def _strip(
     if role.startswith("minimum") and "min" not in suffix:
         suffix += " min"
     raw = field_value(spans, low, data, big)
-    value, note = _value(role, spans, plane, data, raw, reading)
+    value, note = _value(role, spans, plane, data, raw, reading, used)
     return PlaneStrip(
         role=role,
         title=suffix,
@@ -80,6 +97,7 @@ def _value(
     data: bytes,
     raw: int,
     reading: Reading,
+    used: float | None,
 ) -> tuple[str, str]:
     width = sum(span.bit_width for span in spans)
     if plane is not None and plane.dtype in FLOAT_DTYPES and width == len(data) * 8:
@@ -87,8 +105,12 @@ def _value(
         stored = np.frombuffer(data, dtype=np.dtype(order + STORAGE[plane.dtype]))
         native = stored.astype(stored.dtype.newbyteorder("="))
         value = float(to_float32(native, plane.dtype)[0])
-        text = fixed_words(value) if abs(value) < 1000 else number_words(value)
-        return text, plane.dtype.lower().removeprefix("f8_")
+        word = plane.dtype.lower().removeprefix("f8_")
+        return _float_text(value) + (_used(value, used) if len(data) == 1 else ""), word
+    small = _byte_float(role, plane, reading)
+    if small and width == 8:
+        value = byte_value(small, raw)
+        return _float_text(value) + _used(value, used), small
     if role == "zero" and reading.zero_convention in ("minus_one", "minus_one_unwrapped"):
         used = raw + 1
         if reading.zero_convention == "minus_one":
@@ -97,8 +119,33 @@ def _value(
     return str(raw), f"{width} bits"
 
 
+def _float_text(value: float) -> str:
+    return fixed_words(value) if abs(value) < 1000 else number_words(value)
+
+
+def _used(value: float, used: float | None) -> str:
+    """What a format makes of a small float where that is another number: ggml halves, others read 255 as Inf."""
+    same = used is None or used == value or (math.isnan(used) and math.isnan(value))
+    return "" if same or used is None else f", used {_float_text(used)}"
+
+
+def _byte_float(role: str, plane: Plane | None, reading: Reading) -> str:
+    """The small float that the reading takes the bytes of a scale for; empty where they are integers."""
+    level = {"scale": 0, "scale2": 1}.get(role, len(reading.scale))
+    if plane is None or plane.dtype not in ("U8", "I8") or level >= len(reading.scale):
+        return ""
+    word = reading.scale[level].dtype
+    return word if word in BYTE_FLOATS else ""
+
+
+def byte_value(word: str, raw: int) -> float:
+    """What a byte means as a small float: a table of the engine, or a power of two with a signed exponent."""
+    table = BYTE_FLOATS[word]
+    return float(float_table(table)[raw]) if table else 2.0 ** (raw - 256 * (raw > 127))
+
+
 def word_words(cell: Cell, reader: PlaneReader, big: bool) -> str:
-    """`bits 7..4 of byte 0x106B85, word 0xb8768fc8, field at bit 12`, for every span of a code."""
+    """`byte 0x106B85 bits 7..4   word 0xb8768fc8, code 3 of 0..7`; the pieces of a straddling code one by one."""
     texts = []
     for span in cell.bits:
         data = reader.read_bytes("view", span.file_id, span.byte_offset, span.nbytes)
@@ -114,13 +161,16 @@ def word_words(cell: Cell, reader: PlaneReader, big: bool) -> str:
         text = f"byte 0x{byte:X} {bits}"
         if span.nbytes > 1:
             text += f"   word 0x{word:0{2 * span.nbytes}x}"
-            if span.nbytes * 8 % span.bit_width == 0 and span.low_bit % span.bit_width == 0:
+            whole = len(cell.bits) == 1 and span.low_bit % span.bit_width == 0
+            if whole and span.nbytes * 8 % span.bit_width == 0:
                 count = span.nbytes * 8 // span.bit_width
                 text += f", code {span.low_bit // span.bit_width} of 0..{count - 1}"
             else:
-                text += f", bits {span.low_bit}..{span.low_bit + span.bit_width - 1}"
+                last = span.low_bit + span.bit_width - 1
+                one = last == span.low_bit
+                text += f", bit {last}" if one else f", bits {span.low_bit}..{last}"
         texts.append(text)
-    joined = "  +  ".join(texts)
+    joined = PIECES.join(texts)
     if len(cell.bits) > 1:
         joined += "   (low bits first)"
     return joined

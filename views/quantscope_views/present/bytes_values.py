@@ -6,9 +6,10 @@ import math
 
 import msgspec
 import numpy as np
+from quantscope.decode.combine import combine_parts
 from quantscope.decode.parts import Array, Parts, Window
 from quantscope.decode.plane_reader import PlaneReader
-from quantscope.decode.window import decode_window
+from quantscope.decode.window import decode_window, window_parts
 from quantscope.families.protocol import Family
 from quantscope.model import LogicalTensor, Reading
 
@@ -26,8 +27,8 @@ class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     histogram: tuple[int, ...]
     labels: tuple[str, ...]
-    end_codes: int
-    """Codes at either end of the code range."""
+    end_codes: int | None
+    """Codes at either end of what the format holds; None where codes have no ends."""
 
 
 def group_facts(
@@ -37,17 +38,32 @@ def group_facts(
     own = parts.codes[row - window.rows.start, col - window.cols.start]
     codes = _own_codes(parts.codes, group, window)
     histogram, labels = _histogram(codes, reading, parts)
-    ends = 0
-    if parts.codes.dtype.kind in "iu" and 0 < reading.bit_width <= 8:
-        low, high = code_range(parts, reading)
-        ends = int(((codes == low) | (codes == high)).sum())
+    at_end = end_code_mask(codes, parts, reading)
     return GroupFacts(
         code=code_text(own, parts),
         count=int(codes.size),
         histogram=histogram,
         labels=labels,
-        end_codes=ends,
+        end_codes=int(at_end.sum()) if at_end is not None else None,
     )
+
+
+def end_code_mask(codes: Array, parts: Parts, reading: Reading) -> Array | None:
+    """Which codes are the lowest or the highest of the format, those of a table by their finite values.
+
+    None where codes are values themselves or have no range of their own.
+    """
+    if codes.dtype.kind not in "iu" or not 0 < reading.bit_width <= 8:
+        return None
+    low, high = code_range(parts, reading)
+    mask: Array
+    if parts.combine == "lut" and parts.lut is not None and parts.lut.size > high:
+        table = np.asarray(parts.lut, dtype=np.float32)[: high + 1]
+        finite = table[np.isfinite(table)]
+        mask = ((table == finite.min()) | (table == finite.max()))[codes]
+        return mask
+    mask = (codes == low) | (codes == high)
+    return mask
 
 
 def code_range(parts: Parts, reading: Reading) -> tuple[int, int]:
@@ -103,9 +119,10 @@ def _histogram(
     finite = codes[np.isfinite(codes)] if codes.dtype.kind == "f" else codes
     if not finite.size:
         return (), ()
-    low_value, high_value = float(finite.min()), float(finite.max())
-    if low_value == high_value:
-        return (int(finite.size),), (number_words(low_value, 3),)
+    distinct, times = np.unique(finite, return_counts=True)
+    if distinct.size <= BINS:
+        labels = [number_words(float(value), 3) for value in distinct]
+        return tuple(times.tolist()), tuple(labels)
     counts, edges = np.histogram(finite.astype(np.float64), bins=BINS)
     return tuple(counts.tolist()), tuple(number_words(float(edge), 2) for edge in edges[:-1])
 
@@ -131,12 +148,20 @@ def shown_value(
     """
     one = Window(range(row, row + 1), range(col, col + 1))
     value = float(decode_window(family, tensor, reading, one, reader)[0, 0])
+    plain = _plain_value(window_parts(family, tensor, reading, one, reader))
     at = (row - window.rows.start, col - window.cols.start)
     return Shown(
-        formula=_formula(parts, at),
+        formula=_formula(parts, at)
+        if plain == value or math.isclose(plain, value, rel_tol=0.01) or math.isnan(value)
+        else f"{_formula(parts, at)}, by {reading.arithmetic.rule}",
         value=value,
         mean=_mean(parts, group, window),
     )
+
+
+def _plain_value(parts: Parts) -> float:
+    """What the formula alone comes to; NaN where it takes the format's own rule."""
+    return float(combine_parts(parts, None)[0, 0]) if parts.combine != "vector" else math.nan
 
 
 def _formula(parts: Parts, at: tuple[int, int]) -> str:
@@ -158,7 +183,7 @@ def _formula(parts: Parts, at: tuple[int, int]) -> str:
         return f"table[{code}] {_short(entry)}{scale}"
     if parts.combine == "value":
         return f"{_short(float(number))}{scale}"
-    return f"code {code}{scale}, combined by the format's own rule"
+    return f"code {code}{scale}"
 
 
 def _scale_words(parts: Parts, at: tuple[int, int]) -> str:
@@ -181,6 +206,11 @@ def _at(parts: Parts, plane: Array | None, at: tuple[int, int]) -> float | None:
     if array.ndim != 2 or r >= array.shape[0] or g >= array.shape[1]:
         return None
     return float(array[r, g])
+
+
+def finest_scale(parts: Parts, at: tuple[int, int]) -> float | None:
+    """The finest scale of an element of the window as it is applied; None where there is none."""
+    return _at(parts, parts.scale[0], at) if parts.scale else None
 
 
 def _short(value: float | None) -> str:

@@ -22,6 +22,25 @@ def bar_line(counts: Sequence[int], cell: int, ascii_only: bool, about: Iterable
     return Line(spans=tuple(spans), about=tuple(about))
 
 
+def bin_labels(labels: Sequence[str], cell: int) -> str:
+    """Names of bins, each where its bin begins; as many as stand apart, the first always."""
+    step = 1
+    while step < len(labels) and max(map(len, labels[::step])) >= step * cell:
+        step *= 2
+    return "".join(fit(label, step * cell) for label in labels[::step])
+
+
+def count_text(number: int, cell: int) -> str:
+    """A count that keeps its size in `cell` cells: `8533`, `23k`, `1M`; never a count cut short."""
+    if len(str(number)) < cell:
+        return str(number)
+    for unit, words in ((1_000, "k"), (1_000_000, "M"), (1_000_000_000, "G")):
+        text = f"{number / unit:.0f}{words}"
+        if len(text) <= cell and number >= unit // 2:
+            return text
+    return str(number) if len(str(number)) <= cell else "+" * cell
+
+
 def number_line(value: float | None, width: int, low: float, high: float, mark: str = "H") -> str:
     """A value as a mark on a line from `low` to `high`; beyond the ends an arrow."""
     cells = [" "] * width

@@ -14,7 +14,7 @@ from quantscope.infer.examine import FLOAT_PLANES
 from quantscope.session.inspection import TensorState
 
 from quantscope_views.lines import Line, fit, line, rule
-from quantscope_views.present.histogram import bar_line
+from quantscope_views.present.histogram import bar_line, bin_labels, count_text
 from quantscope_views.present.words import number_words
 
 MAX_VALUES = 1 << 20
@@ -119,9 +119,9 @@ def scale_lines(
         )
         lines.append(line((text, "number"), (f"   {odd}" if odd else "", "check"), about=about))
         cell = max(5, min(8, (width - 2) // max(1, len(facts.counts))))
-        labels = "".join(fit(f"2^{facts.first_power + i}", cell) for i in range(len(facts.counts)))
+        labels = bin_labels([f"2^{facts.first_power + i}" for i in range(len(facts.counts))], cell)
         lines.append(bar_line(facts.counts, cell, ascii_only, about))
         lines.append(line((f" {labels}", "dim"), about=about))
-        counted = "".join(fit(str(count), cell) for count in facts.counts)
+        counted = "".join(fit(count_text(count, cell), cell) for count in facts.counts)
         lines.append(line((f" {counted}", "number"), about=about))
     return lines

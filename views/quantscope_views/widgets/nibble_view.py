@@ -14,6 +14,7 @@ from quantscope_views.bindings import bindings_for
 from quantscope_views.lines import Line
 from quantscope_views.present import bytes_moves as moves
 from quantscope_views.present.bytes_lines import (
+    line_at,
     page_lines,
     page_margin,
     position_about,
@@ -288,10 +289,9 @@ class NibbleView(StripView):
         page = self.page
         if offset is None or page is None:
             return
-        index = int(offset.y + self.scroll_offset.y) - 1
-        if not 0 <= index < len(page.lines):
+        line = line_at(self._lines, page, int(offset.y + self.scroll_offset.y))
+        if line is None:
             return
-        line = page.lines[index]
         byte, digit = divmod(int(offset.x) - page_margin(page).total - 1, 3)
         if not 0 <= byte < len(line.data) or digit > 1:
             return
