@@ -19,6 +19,7 @@ from quantscope_views.present.states import (
 )
 from quantscope_views.screens.tensor import TensorScreen
 from quantscope_views.screens.triage import TriageScreen
+from textual_fspicker.parts import DirectoryNavigation
 from ui_driver import (
     Gptq,
     gptq_config,
@@ -388,3 +389,21 @@ async def test_bytes_that_lie_outside_the_file_are_an_error_of_the_tab(tmp_path:
         shown = screen_text(app)
         assert "Error:" in shown
         assert "changed" in shown or "shrank" in shown
+
+
+async def test_the_picker_opens_where_there_is_a_folder_and_outlives_one_that_vanishes(
+    tmp_path: Path,
+) -> None:
+    kept = tmp_path / "kept"
+    (kept / "inner").mkdir(parents=True)
+    app = make_app(kept / "gone" / "deeper" / "model.safetensors")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await idle(pilot)
+        await press(pilot, "enter")
+        assert type(app.screen).__name__ == "Picker"
+        assert "inner" in screen_text(app)
+        app.screen.query_one(DirectoryNavigation).location = kept / "gone"
+        await idle(pilot)
+        assert "cannot be listed" in screen_text(app)
+        await press(pilot, "escape")
+        assert "does not exist" in screen_text(app)

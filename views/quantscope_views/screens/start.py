@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def choose_path(app: Navigation, then: Callable[[str], None] | None = None) -> None:
     """Ask for a path with the file picker and hand it on; `open_path` by default."""
-    from textual_fspicker import FileOpen
+    from quantscope_views.screens.picker import Picker
 
     take = then or app.open_path
 
@@ -30,8 +30,10 @@ def choose_path(app: Navigation, then: Callable[[str], None] | None = None) -> N
             take(str(path))
 
     folder = os.path.dirname(os.path.abspath(app.workspace.path or "."))
+    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
     app.push_screen(
-        FileOpen(folder, title="a checkpoint file (for a folder: any file in it)", must_exist=True),
+        Picker(folder, title="a checkpoint file (for a folder: any file in it)", must_exist=True),
         chosen,
     )
 
