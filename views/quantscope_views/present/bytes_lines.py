@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -21,7 +22,12 @@ from quantscope_views.lines import (
 from quantscope_views.present.bytes_model import CURSOR, ByteLine, BytesPage, CodeCell, PlaneStrip
 from quantscope_views.present.bytes_strips import PIECES
 from quantscope_views.present.histogram import bar_line, bin_labels, count_text
-from quantscope_views.present.words import fixed_words, offset_words
+from quantscope_views.present.words import (
+    count_words,
+    fixed_words,
+    number_words,
+    offset_words,
+)
 
 TONE_OF_MARK = ("plain", "cursor-word", "lit", "cursor")
 SHORT_TITLE = 10
@@ -353,7 +359,7 @@ def _strip_block(strip: PlaneStrip, active: str, title: int) -> list[Span]:
 def strip_about(strip: PlaneStrip, page: BytesPage) -> str:
     """How the value of a strip is known."""
     return (
-        f"{strip.title}: {len(strip.data)} bytes at {offset_words(strip.byte_offset)} of "
+        f"{strip.title}: {count_words(len(strip.data), 'byte')} at {offset_words(strip.byte_offset)} of "
         f"{page.file} ({strip.data[:16].hex(' ')}) read as {strip.note or 'stored'}: {strip.value}"
     )
 
@@ -404,7 +410,9 @@ def _value_lines(page: BytesPage, width: int) -> list[Line]:
     about = value_about(page)
     left = f" {shown.formula} = {fixed_words(shown.value)}"
     right, tone = "   as the file claims", "dim"
-    if claimed is not None and claimed.formula != shown.formula:
+    if page.refused:
+        right, tone = f"   file claims {', '.join(page.refused)}: does not fit", "contradicts"
+    elif claimed is not None and claimed.formula != shown.formula:
         right, tone = f"   as the file claims: {fixed_words(claimed.value)}", "contradicts"
     if cells(left) + cells(right) <= width:
         return [line((left, "strong"), (right, tone), about=about)]
@@ -419,12 +427,24 @@ def value_about(page: BytesPage) -> tuple[str, ...]:
     """How the value is known."""
     lines = []
     if page.shown is not None:
-        lines.append(f"as shown: {page.shown.formula} = {page.shown.value!r} (exact float32 steps)")
-    if page.claimed is not None:
-        lines.append(f"as the file claims: {page.claimed.formula} = {page.claimed.value!r}")
+        lines.append(
+            f"as shown: {page.shown.formula} = {_exact(page.shown.value)} (exact float32 steps)"
+        )
+    if page.refused:
+        claims = ", ".join(page.refused)
+        lines.append(
+            f"the file claims {claims}: the stored sizes rule that out; shown is what fits"
+        )
+    elif page.claimed is not None:
+        lines.append(f"as the file claims: {page.claimed.formula} = {_exact(page.claimed.value)}")
     lines += [strip_about(strip, page) for strip in page.strips]
     lines += position_about(page)
     return tuple(lines)
+
+
+def _exact(value: float) -> str:
+    """Every digit of a finite value."""
+    return repr(value) if math.isfinite(value) else number_words(value)
 
 
 def _histogram_lines(

@@ -99,6 +99,8 @@ class BytesPage(msgspec.Struct, frozen=True, kw_only=True):
     group: Group
     shown: Shown | None
     claimed: Shown | None
+    refused: tuple[str, ...] = ()
+    """What the file claims and its own sizes rule out, in words: `claimed` is then no claim of the file."""
     histogram: tuple[int, ...] = ()
     histogram_labels: tuple[str, ...] = ()
     group_count: int = 0

@@ -216,6 +216,7 @@ class PageReader:
             group=group,
             shown=shown,
             claimed=claimed,
+            refused=choice.refused,
             histogram=facts.histogram if facts is not None else (),
             histogram_labels=facts.labels if facts is not None else (),
             group_count=facts.count if facts is not None else 0,

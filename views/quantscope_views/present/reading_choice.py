@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import msgspec
+from quantscope.infer.solver import claim_fits
 from quantscope.model import Reading
+from quantscope.report.words import value_words
 from quantscope.session.inspection import TensorState
 
 from quantscope_views.present.words import short_convention
@@ -21,6 +23,8 @@ class ReadingChoice(msgspec.Struct, frozen=True, kw_only=True):
     """Every reading that the sizes allow."""
     declared: bool
     """Whether anything in the files declares the fields in which readings differ."""
+    refused: tuple[str, ...] = ()
+    """Declared values, in words, that `claimed` does not take because the stored sizes rule them out."""
 
     @property
     def is_what_if(self) -> bool:
@@ -97,4 +101,18 @@ def choice_of(state: TensorState) -> ReadingChoice | None:
         shown=claimed,
         possible=state.solved.solutions or state.solved.candidates,
         declared=declared,
+        refused=_refused(state, claimed),
+    )
+
+
+def _refused(state: TensorState, claimed: Reading) -> tuple[str, ...]:
+    """Declared values that contradict the reading closest to the declarations."""
+    values = claimed.contract_values()
+    return tuple(
+        value_words(name, field.declared_values[0])
+        for name, field in state.contract.fields.items()
+        if field.match == "disagree"
+        and name in values
+        and field.declared
+        and not any(claim_fits(value, values[name]) for value in field.declared_values)
     )
