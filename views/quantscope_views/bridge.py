@@ -50,6 +50,9 @@ HOT_S = 0.25
 ASIDE_S = 0.004
 """How long a job steps aside each time it polls while the event loop is wanted."""
 
+YOUNG_OBJECTS = 20_000
+"""Objects made between two looks of the collector: a checkpoint is hundreds of thousands that all stay."""
+
 _LATER_SCREENS = (
     "tensors",
     "tensor",
@@ -299,6 +302,7 @@ class Bridge:
 
         self._header_states = ()
         gc.unfreeze()
+        gc.set_threshold(YOUNG_OBJECTS)
         self.post(messages.FolderSeen(folder_words(path)))
         checkpoint = Checkpoint.open(path)
         overview = overview_of(checkpoint)
