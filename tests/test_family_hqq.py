@@ -148,3 +148,33 @@ def test_layer_parameters_in_config_are_claims_with_their_place(tmp_path: Path) 
     at = "/quantization_config/quant_config/self_attn.q_proj/weight_quant_params/nbits"
     assert sources == {f"config.json#{at}"}
     assert state.contract["group"].match == "agree"
+
+
+def test_float32_scales_widen_the_weights(tmp_path: Path) -> None:
+    """Two groups of a k_proj by transformers 4.51.3 with hqq 0.2.8 on the CPU, bfloat16 asked for or float16.
+
+    Scale and zero stay in float32 there, no compute_dtype is stored; bits are those of HQQLinear.dequantize().
+    """
+    packed = np.frombuffer(
+        bytes.fromhex(
+            "86b6647794a7a6c1daa6a6049fa085a5b7d99685a786b79b95f996a69a76a5a6"
+            "9652ba867ac6b6819596657854794175468685b394a48196c3b8a67396708794"
+        ),
+        dtype=np.uint8,
+    )
+    bits = np.array([0x3E292223, 0x3DBC0000, 0x410EC119, 0x40ABEAE5], dtype=np.uint32)
+    numbers = bits.view(np.float32)
+    planes = {
+        "m.W_q": packed.reshape(1, 64),
+        "m.scale": numbers[:2].reshape(2, 1),
+        "m.zero": numbers[2:].reshape(2, 1),
+        "m.shape": np.array([2, 64], np.int64),
+        "m.nbits": np.array(4, np.int32),
+        "m.group_size": np.array(64, np.int32),
+        "m.axis": np.array(1, np.int32),
+    }
+    found = Variant(write_checkpoint(tmp_path / "c", planes, {})).decode("m.weight")
+    assert found.view(np.uint32)[:, :6].tolist() == [
+        [0xBE1BF713, 0x3EAFB7AB, 0xBEF71DAC, 0xBEA28C9B, 0x3C52B105, 0x3E364D33],
+        [0x3D6BF7FD, 0x3D6BF7FD, 0xBE010201, 0x3E18FDFF, 0xBE010201, 0x3E18FDFF],
+    ]

@@ -130,8 +130,8 @@ class Hqq(FamilyBase):
             word = "I32" if packing == "3bit_32" else "U8"
             order = {"word": word} if packing == "8bit_u8" else {"word": word, "order": _ORDER}
             yield stored("packing", order, "packing", packing)
-        compute = _COMPUTE.get(str(values.get("compute_dtype")))
-        if compute is not None:
+        compute = _compute(tensor)
+        if compute is not None and "compute_dtype" in values:
             yield stored(
                 "arithmetic", {"output": compute}, "compute_dtype", values["compute_dtype"]
             )
@@ -159,7 +159,7 @@ class Hqq(FamilyBase):
         assert w_q is not None
         width = matrix.bit_width
         element = f"u{declared}" if width == 8 and declared in ("5", "6", "7") else f"u{width}"
-        compute = _COMPUTE.get(tensor.fact("compute_dtype"), "f16")
+        compute = _compute(tensor) or "f16"
         return Reading(
             element=element,
             bit_width=width,
@@ -402,3 +402,15 @@ def _matrix_of(tensor: LogicalTensor, reading: Reading) -> ReshapedMatrix:
     return _matrix(
         tensor, w_q, reading.fact("groups_are"), reading.bit_width, int(reading.fact("group_size"))
     )
+
+
+def _compute(tensor: LogicalTensor) -> Any:
+    """Type of the weights: the stored compute_dtype, widened by float32 scales or zeros.
+
+    hqq 0.2.8 casts codes to compute_dtype and lets torch promote (core/quantize.py, Quantizer.dequantize);
+    transformers leaves scale and zero in float32 where it quantizes on the CPU.
+    """
+    compute = _COMPUTE.get(tensor.fact("compute_dtype"))
+    planes = (tensor.plane("scale"), tensor.plane("zero"))
+    wide = any(plane is not None and plane.dtype == "F32" for plane in planes)
+    return "f32" if wide else compute
