@@ -404,7 +404,7 @@ def _matrix_of(tensor: LogicalTensor, reading: Reading) -> ReshapedMatrix:
     )
 
 
-def _compute(tensor: LogicalTensor) -> Any:
+def _compute(tensor: LogicalTensor) -> Literal["f16", "bf16", "f32"] | None:
     """Type of the weights: the stored compute_dtype, widened by float32 scales or zeros.
 
     hqq 0.2.8 casts codes to compute_dtype and lets torch promote (core/quantize.py, Quantizer.dequantize);
