@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from quantscope.checkpoint import Checkpoint
+from quantscope.model import Evidence
 from quantscope.report.words import short_group_words
 from quantscope.rules.catalogue import judge
 from quantscope.session.inspection import Inspection
@@ -42,7 +43,7 @@ from quantscope_views.present.words import (
     share_words,
     size_words,
 )
-from quantscope_views.present.zero import odd_ones, zero_lines
+from quantscope_views.present.zero import _fitting, _mean_words, odd_ones, zero_lines
 from quantscope_views.present.zero_facts import read_zero_facts
 from ui_driver import gptq_folder
 
@@ -395,3 +396,20 @@ def test_rows_explain_their_bits_and_ids(liar: Inspection) -> None:
     assert "stored bytes of all its planes" in about
     assert "twins decode alike" in about
     assert "differs (zero_convention)" in about
+
+
+def test_zero_numbers_are_left_out_rather_than_cut_where_columns_are_narrow() -> None:
+    numbers = {"mean_as_is": -0.0141, "standard_error_as_is": 0.0203, "groups": 1_234_567}
+    step = Evidence(
+        field="zero_convention",
+        method="code statistic",
+        supports=("as_is",),
+        strength="strong",
+        numbers=dict(numbers),
+    )
+    words = _mean_words(step, "as_is")
+    assert [_fitting(words, room) for room in (40, 29, 20)] == [
+        "-0.014 +- 0.020   1234567 groups",
+        "-0.014 +- 0.020  1234567 gr.",
+        "-0.014 +- 0.020",
+    ]

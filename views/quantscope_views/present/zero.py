@@ -45,6 +45,12 @@ FORMULAS = {
 METHOD_WORDS = {"code statistic over modules": "statistic over the set"}
 
 
+MEAN_ABOUT = (
+    "mean over groups of their mean(code - zero), the code farthest from the zero left out of each: producers "
+    "put an extreme weight on an end code; +- is the standard error over groups"
+)
+
+
 def zero_lines(
     state: TensorState,
     facts: ZeroFacts | None,
@@ -105,15 +111,22 @@ def _two_readings(
     column: int,
 ) -> list[Line]:
     about = field_about(field)
-    rows: list[tuple[str, list[str]]] = [
+    rows: list[tuple[str, list[tuple[str, ...]]]] = [
         ("who says so", [_who(field, convention) for convention in pair])
     ]
     step = _step(field, "code statistic")
     if facts is not None:
-        rows.append((facts.plane, [f"{facts.word}  {facts.where}", "same bytes"]))
-        stored = " ".join(f"{zero:2d}" for zero in facts.stored)
-        rows.append((f"stored, out 0..{len(facts.stored) - 1}", [stored, stored]))
-        rows.append(("zero used", [_used(facts, state, convention) for convention in pair]))
+        where = (f"{facts.word}  {facts.where}", facts.where)
+        rows.append((facts.plane, [where, ("same bytes",)]))
+        used = [_used(facts, state, convention) for convention in pair]
+        cell = max(2, *(len(str(zero)) for zeros in (facts.stored, *used) for zero in zeros))
+        count = max(1, min(len(facts.stored), column // (cell + 1)))
+        texts: list[tuple[str, ...]] = [
+            (" ".join(f"{zero:{cell}d}" for zero in zeros[:count]),)
+            for zeros in (facts.stored, *used)
+        ]
+        rows.append((f"stored, out 0..{count - 1}", [texts[0], texts[0]]))
+        rows.append(("zero used", texts[1:]))
     span = _step(field, "constant zeros")
     if span is not None:
         low, high = span.numbers.get("stored_min"), span.numbers.get("stored_max")
@@ -121,66 +134,75 @@ def _two_readings(
             rows.append(
                 (
                     "range of zeros",
-                    [f"{low + _shift(c)}..{high + _shift(c)}" for c in pair],
+                    [(f"{low + _shift(c)}..{high + _shift(c)}",) for c in pair],
                 )
             )
     if step is not None:
         rows.append(("mean(code-zero)", [_mean_words(step, convention) for convention in pair]))
+        about = (MEAN_ABOUT, *about)
     if facts is not None and facts.examples:
         row, col = facts.at
         rows.append(
             (
                 f"out {row}, in {col}",
-                [_example(facts.examples.get(convention), column) for convention in pair],
+                [(_example(facts.examples.get(convention), column),) for convention in pair],
             )
         )
     return [
         Line(
             spans=(
                 Span(fit(f" {label}", LABEL), "head"),
-                *(Span(fit(cut_middle(text, column - 1), column), "number") for text in texts),
+                *(Span(fit(_fitting(words, column - 1), column), "number") for words in choices),
             ),
             about=about,
         )
-        for label, texts in rows
+        for label, choices in rows
     ]
 
 
-def _who(field: FieldState, convention: str) -> str:
+def _fitting(choices: Sequence[str], room: int) -> str:
+    """The first, fullest of several wordings that there is room for."""
+    return next((text for text in choices if len(text) <= room), cut_middle(choices[-1], room))
+
+
+def _who(field: FieldState, convention: str) -> tuple[str, ...]:
     files = [c.source.file for c in field.declared if c.value == convention]
     said = field.inferred if field.inferred is not None else None
     by_bytes = said is not None and said.value == convention
     if files:
-        return f"{files[0]} (declared)" + (", bytes" if by_bytes else "")
+        too = ", bytes" if by_bytes else ""
+        return f"{files[0]} (declared){too}", f"{files[0]}{too}", f"declared{too}"
     if said is not None and by_bytes:
-        return f"bytes ({STRENGTH_WORDS[said.strength]})"
-    return "nobody"
+        return f"bytes ({STRENGTH_WORDS[said.strength]})", "bytes"
+    return ("nobody",)
 
 
 def _shift(convention: str) -> int:
     return 1 if convention.startswith("minus_one") else 0
 
 
-def _used(facts: ZeroFacts, state: TensorState, convention: str) -> str:
+def _used(facts: ZeroFacts, state: TensorState, convention: str) -> list[int]:
     reading = state.declared_reading or state.reading
     top = (1 << reading.bit_width) - 1 if reading is not None else 0xFF
     wrap_words = convention == "minus_one"
     used = [z + _shift(convention) for z in facts.stored]
-    return " ".join(f"{z & top if wrap_words else z:2d}" for z in used)
+    return [z & top if wrap_words else z for z in used]
 
 
-def _mean_words(step: Evidence, convention: str) -> str:
+def _mean_words(step: Evidence, convention: str) -> tuple[str, ...]:
+    """Mean and error, with the number of groups behind them where there is room."""
     mean = step.numbers.get(f"mean_{convention}")
     error = step.numbers.get(f"standard_error_{convention}")
     if not isinstance(mean, (int, float)):
-        return "-"
+        return ("-",)
     text = signed(float(mean))
     if isinstance(error, (int, float)):
         text += f" +- {float(error):.3f}"
     if convention == "as_is" or "mean_as_is" not in step.numbers:
         groups = step.numbers.get("groups")
-        text += f"   {groups} groups" if groups else ""
-    return text
+        if groups:
+            return f"{text}   {groups} groups", f"{text}  {groups} gr.", text
+    return (text,)
 
 
 def _example(shown: Shown | None, column: int) -> str:
@@ -201,8 +223,9 @@ def _number_lines(field: FieldState, pair: Sequence[str], width: int) -> list[Li
     room = min(width - 14, 72)
     about = (
         "rule: the reading whose |mean| is below 0.25 steps fits, where the other one's is not",
-        "mean(code - zero used), in steps of one scale; weights scatter around 0, so the right",
+        "mean(code - zero used), in steps of one scale; weights scatter around 0, so the right "
         "reading's mean stands near 0 and the other one step away",
+        MEAN_ABOUT,
         *evidence_about([step] if step is not None else []),
     )
     lines = [line((" steps ", "head"), ("  " + scale_line(room, *STEPS), "dim"), about=about)]
