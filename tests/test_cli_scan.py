@@ -17,6 +17,7 @@ from quantscope.cli import main
 from quantscope.cli.scan_text import scan_lines
 from quantscope.report.schema import FindingEntry, Report, SubjectEntry, json_schema
 from quantscope.rules.suppress import suppression_text
+from quantscope.samples import write_samples
 from report_checkpoints import HOSTILE, config, write_gptq, write_liar
 
 ACTIVE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029\ufeff]")
@@ -191,6 +192,35 @@ def test_a_baseline_accepts_findings_until_it_expires(
     assert "expired on 2001-01-01" in capsys.readouterr().err
 
 
+def test_a_baseline_entry_that_accepts_nothing_is_named_with_the_id_that_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_liar(tmp_path / "c")
+    _, document = scan_json(tmp_path / "c", capsys=capsys)
+    whole = next(f["id"] for f in document["findings"] if f["severity"] != "note")
+    baseline = tmp_path / "quantscope.toml"
+    short = whole.partition("|")[0] + "|zero_convention"
+    baseline.write_text(suppression_text(short, "known", datetime.date(2999, 1, 1)))
+    words = ["scan", str(tmp_path / "c"), "--quiet", "--baseline", str(baseline)]
+    assert main.run(words) == 2
+    said = capsys.readouterr().err
+    assert f"baseline: {short} accepts nothing here" in said
+    assert whole in said
+    baseline.write_text(suppression_text(whole, "known", datetime.date(2999, 1, 1)))
+    assert main.run(words) == 0
+    assert "accepts nothing" not in capsys.readouterr().err
+
+
+def test_a_baseline_that_does_not_exist_is_said_to_be_no_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_liar(tmp_path / "c")
+    assert main.run(["scan", str(tmp_path / "c"), "--baseline", str(tmp_path / "no.toml")]) == 64
+    said = capsys.readouterr().err
+    assert "no.toml is no file" in said
+    assert "Errno" not in said
+
+
 def test_a_baseline_may_be_a_report(tmp_path: Path) -> None:
     write_liar(tmp_path / "c")
     report = tmp_path / "report.json"
@@ -264,6 +294,7 @@ def _note(number: int) -> FindingEntry:
         data={},
         impact="",
         who="nobody",
+        who_detail=None,
         try_="",
         would_settle="",
         gate=None,
@@ -273,6 +304,56 @@ def _note(number: int) -> FindingEntry:
         readers=[],
         example=None,
     )
+
+
+def sample_text(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What a scan of a bundled sample prints."""
+    main.run(["scan", str(write_samples(folder / name, [name])[0])])
+    return capsys.readouterr().out
+
+
+def test_what_is_found_is_called_what_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checked = sample_text("gptq-scale-zero", tmp_path, capsys)
+    assert "Nothing here says the model is good: 1 finding above note," in checked
+    noted = sample_text("smol-gguf-q4_k_m", tmp_path, capsys)
+    assert "nothing found" not in noted
+    assert noted.count("nothing above note in what was read") == 2
+    assert "a contradiction in 4 of 4 tensors" in sample_text("smol-w4-liar", tmp_path, capsys)
+
+
+def test_a_cut_note_says_where_it_stands_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "--full shows why" in sample_text("smol-gguf-q4_k_m", tmp_path, capsys)
+    folder = tmp_path / "smol-gguf-q4_k_m" / "smol-gguf-q4_k_m"
+    main.run(["scan", str(folder), "--full"])
+    assert "tied embedding" in " ".join(capsys.readouterr().out.split())
+
+
+def test_findings_that_read_the_same_begin_with_their_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        line
+        for line in sample_text("gptq-method-awq", tmp_path, capsys).splitlines()
+        if line.startswith("!=")
+    ]
+    assert len(rows) == len(set(rows)) == 2
+    both = sample_text("gptq-sources-contradict", tmp_path, capsys)
+    assert "group: quantize_config.json group_size says 64" in both
+
+
+def test_the_why_rows_have_no_empty_value_and_no_stand_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert " declared  multiplies   config.json#" in sample_text(
+        "fp8-declared-scale", tmp_path, capsys
+    )
+    text = sample_text("gguf-scale-nan", tmp_path, capsys)
+    assert "<tensor>" not in text
+    assert "stored planes and dtypes\n" in text
 
 
 def test_notes_fold_to_ten_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,9 @@ import msgspec
 
 from quantscope.cli import diagnostics
 
+MAX_NAMED = 3
+"""Entries of a baseline that accept nothing, named one by one."""
+
 if TYPE_CHECKING:
     from quantscope.checkpoint import Checkpoint
     from quantscope.rules.suppress import Suppression
@@ -108,14 +111,43 @@ def _baseline(path: str) -> tuple[Suppression, ...]:
     import datetime
     from pathlib import Path
 
+    from quantscope.errors import UsageError
     from quantscope.rules.suppress import load_suppressions
 
+    if not Path(path).is_file():
+        raise UsageError(
+            f"{path} is no file",
+            hint="a baseline is a TOML list of accepted ids, or an earlier JSON report",
+        )
     today = datetime.datetime.now(datetime.UTC).date()
     entries = load_suppressions(Path(path), datetime.date.min)
     for entry in entries:
         if entry.expires is not None and entry.expires < today:
             diagnostics.message(f"baseline: {entry.id} expired on {entry.expires}; it counts again")
     return tuple(e for e in entries if e.expires is None or e.expires >= today)
+
+
+def name_unmatched(options: RunOptions, inspections: Sequence[Inspection]) -> None:
+    """Say on stderr which entries of the baseline accept nothing: the finding is gone, or the id is not whole."""
+    import datetime
+    from pathlib import Path
+
+    from quantscope.closest import closest_hint
+    from quantscope.rules.suppress import load_suppressions
+
+    if not options.baseline or options.select or options.ignore:
+        return
+    met = {entry.id for one in inspections for entry in one.suppressed}
+    left = [finding.id for one in inspections for finding in one.findings]
+    today = datetime.datetime.now(datetime.UTC).date()
+    entries = load_suppressions(Path(options.baseline), today)
+    lost = [entry.id for entry in entries if entry.id not in met]
+    for name in lost[:MAX_NAMED]:
+        same = [known for known in left if known.partition(":")[0] == name.partition(":")[0]]
+        hint = closest_hint(name, same, "no finding of that code is left")
+        diagnostics.message(f"baseline: {name} accepts nothing here; {hint}")
+    if len(lost) > MAX_NAMED:
+        diagnostics.message(f"baseline: {len(lost) - MAX_NAMED} more entries accept nothing here")
 
 
 def inspect_opened(

@@ -97,6 +97,7 @@ def scan(
         inspections, failed = _inspect_all(paths, options, judge, stack)
         if not inspections:
             return ExitCode.COULD_NOT_RUN
+        running.name_unmatched(options, inspections)
         gates = {}
         if base is not None:
             from quantscope.cli.against_base import base_gates

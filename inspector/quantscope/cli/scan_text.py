@@ -9,6 +9,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from quantscope.report.folding import THIS_TENSOR
 from quantscope.report.lookup import (
     entry_of,
     example_words,
@@ -28,6 +29,7 @@ from quantscope.report.words import (
     kinds_words,
     number_name,
     percent_words,
+    told_apart,
     value_words,
     who_words,
     zero_words,
@@ -39,6 +41,7 @@ WIDTH = 100
 MAX_NOTES = 10
 TELLING_NUMBERS = ("mean_", "worst_", "readings_left", "stored_", "modules_")
 """Beginnings of the names of the numbers that the short text shows; `show` has all of them."""
+CUT = "…"
 _LABEL = 10
 _POINTER = re.compile(r"[^\s#]+\.json#/(?:[^\s/]+/)*([^\s/]+)")
 """A pointer into a config file; its last key tells most."""
@@ -51,15 +54,14 @@ def scan_lines(report: Report, *, full: bool = False, width: int | None = None) 
     needing = [f for f in report.findings if f.severity != "note"]
     notes = [f for f in report.findings if f.severity == "note"]
     lines.append(_rule(_needs_you(needing, report), columns, "tensors   who must act"))
-    lines += [_finding_line(finding, columns) for finding in needing]
-    lines += _note_lines(notes, columns, full)
-    for finding in needing if full else needing[:1]:
+    listed = _finding_lines(needing, columns) + _note_lines(notes, columns, full)
+    lines += listed
+    for finding in report.findings if full else needing[:1]:
         lines.append(_rule("why", columns, finding.id))
         lines += _why(finding, report, columns)
-    if len(needing) > 1 and not full:
-        lines += _wrapped(
-            "others", "--full shows why for each; `quantscope rule CODE` its page", columns
-        )
+    if not full and (len(needing) > 1 or any(CUT in text for text in listed[len(needing[:1]) :])):
+        told = "--full shows why for each; `quantscope rule CODE` its page"
+        lines += _wrapped("others" if needing else "why", told, columns)
     lines.append(_rule("what was looked at", columns))
     lines += _looked_at(report, columns)
     lines += textwrap.wrap(_closing(report, needing), columns)
@@ -135,16 +137,25 @@ def _needs_you(needing: Sequence[FindingEntry], report: Report) -> str:
         return f"NEEDS YOU: {count_words(len(needing), 'kind')}"
     if report.scope.unrecognised:
         return "NEEDS YOU: quantized-looking tensors that no family recognises"
-    return "nothing found in what was read"
+    return _found(report)
 
 
-def _finding_line(finding: FindingEntry, columns: int) -> str:
+def _found(report: Report) -> str:
+    """What was found, where that is nothing above note."""
+    return f"nothing {'above note' if report.findings else 'found'} in what was read"
+
+
+def _finding_lines(findings: Sequence[FindingEntry], columns: int) -> list[str]:
+    texts = told_apart([headline(f) for f in findings], [f.subject.file for f in findings])
+    return [_finding_line(f, text, columns) for f, text in zip(findings, texts, strict=True)]
+
+
+def _finding_line(finding: FindingEntry, text: str, columns: int) -> str:
     mark, word = SEVERITY_MARKS[finding.severity], SEVERITY_WORDS[finding.severity]
     head = f"{mark:<2} {word:<11} {finding.code}  "
     tail = f"  {_concerned(finding):>6}  {who_words(finding.who)}"
     room = max(20, columns - len(head) - len(tail))
-    text = inert(headline(finding))
-    return f"{head}{_cut_end(text, room):<{room}}{tail}"
+    return f"{head}{_cut_end(inert(text), room):<{room}}{tail}"
 
 
 def headline(finding: FindingEntry) -> str:
@@ -153,6 +164,11 @@ def headline(finding: FindingEntry) -> str:
     if finding.subject.field == "zero_convention" and declared and inferred:
         codes = zero_words(inferred).removeprefix("zero = ")
         return f"config: {zero_words(declared)}; codes: {codes}"
+    keys = _POINTER.findall(finding.message)
+    if len(set(keys)) < len(keys):
+        return _POINTER.sub(
+            lambda found: found[0].partition("#")[0] + " " + found[1], finding.message
+        )
     return _POINTER.sub(r"\1", finding.message)
 
 
@@ -166,8 +182,8 @@ def _concerned(finding: FindingEntry) -> str:
 
 def _note_lines(notes: Sequence[FindingEntry], columns: int, full: bool) -> list[str]:
     if full or len(notes) <= MAX_NOTES:
-        return [_finding_line(note, columns) for note in notes]
-    shown = [_finding_line(note, columns) for note in notes[: MAX_NOTES - 1]]
+        return _finding_lines(notes, columns)
+    shown = _finding_lines(notes[: MAX_NOTES - 1], columns)
     rest = Counter(note.code for note in notes[MAX_NOTES - 1 :])
     codes = ", ".join(f"{code} x{count}" for code, count in sorted(rest.items()))
     return [*shown, _cut_end(f"i  note        {sum(rest.values())} more: {codes}", columns)]
@@ -177,7 +193,7 @@ def _why(finding: FindingEntry, report: Report, columns: int) -> Iterator[str]:
     yield from _wrapped("what", finding.message, columns)
     entry = entry_of(finding, report)
     if entry is not None and finding.subject.field in entry.contract:
-        yield from _field_lines(str(finding.subject.field), entry, columns)
+        yield from _field_lines(finding, entry, columns)
     where = where_words(finding)
     if where:
         yield from _wrapped("where", where, columns)
@@ -196,11 +212,13 @@ def _why(finding: FindingEntry, report: Report, columns: int) -> Iterator[str]:
             yield from _wrapped(label, text, columns)
 
 
-def _field_lines(field: str, entry: TensorEntry, columns: int) -> Iterator[str]:
+def _field_lines(finding: FindingEntry, entry: TensorEntry, columns: int) -> Iterator[str]:
+    field = str(finding.subject.field)
     known = entry.contract[field]
     claims: dict[str, list[str]] = {}
     for claim in known.declared:
-        claims.setdefault(value_words(field, claim.value), []).append(claim.source)
+        source = claim.source.replace(THIS_TENSOR, str(finding.subject.stored or entry.name))
+        claims.setdefault(value_words(field, claim.value), []).append(source)
     for value, sources in claims.items():
         yield from _wrapped("declared", f"{value}   {', '.join(dict.fromkeys(sources))}", columns)
     if not claims:
@@ -225,7 +243,8 @@ def _field_lines(field: str, entry: TensorEntry, columns: int) -> Iterator[str]:
                 if step.sample
                 else ""
             )
-            yield from _wrapped("", f"{step.method}: {numbers}  {sample}".rstrip(), columns)
+            told = "  ".join(part for part in (numbers, sample) if part)
+            yield from _wrapped("", f"{step.method}: {told}" if told else step.method, columns)
 
 
 def where_words(finding: FindingEntry) -> str:
@@ -298,12 +317,12 @@ def held_words(report: Report) -> str:
     planes = [p for entry in report.tensors if entry.statistics for p in entry.statistics.planes]
     odd = sum(p.nan + p.inf for p in planes)
     read = sum(p.examined for p in planes)
+    told = f"no contradiction in {agreeing} of {count_words(tensors, 'tensor')}"
+    if not cut and agreeing < tensors:
+        told = f"a contradiction in {tensors - agreeing} of {count_words(tensors, 'tensor')}"
     values = f"; {odd or 'no'} NaN or Inf in the {read} scale values read" if read else ""
     gone = f" ({cut} cut off by the end of a file)" if cut else ""
-    return (
-        f"{holding} of {equations} size equations; no contradiction in {agreeing} of "
-        f"{count_words(tensors, 'tensor')}{gone}{values}"
-    )
+    return f"{holding} of {equations} size equations; {told}{gone}{values}"
 
 
 def _not_run(report: Report) -> list[str]:
@@ -322,11 +341,9 @@ def _status(report: Report, gate: str) -> str:
 
 def _closing(report: Report, needing: Sequence[FindingEntry]) -> str:
     skipped = len(_not_run(report))
-    found = (
-        f"{count_words(len(needing), 'kind')} of fault"
-        if needing
-        else "nothing found in what was read"
-    )
+    found = _found(report)
+    if needing:
+        found = f"{count_words(len(needing), 'finding')} above note"
     return f"Nothing here says the model is good: {found}, {count_words(skipped, 'check')} not run."
 
 
@@ -345,4 +362,4 @@ def _wrapped(label: str, text: str, columns: int) -> Iterator[str]:
 
 
 def _cut_end(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: room - 1] + "…"
+    return text if len(text) <= room else text[: room - 1] + CUT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 SEVERITY_WORDS = {
@@ -149,7 +150,17 @@ def _scale_words(value: dict[str, Any]) -> str:
         said += ["divides"] if second.get("direction") == "divide" else []
         said += [f"per {second['per']}"] if second.get("per") else []
         text += f"; {' '.join(said)}"
-    return text.removeprefix("; ").removeprefix(", ")
+    text = text.removeprefix("; ").removeprefix(", ")
+    return text or ("multiplies" if value.get("direction") == "multiply" else "")
+
+
+def told_apart(texts: Sequence[str], places: Sequence[str | None]) -> list[str]:
+    """Texts of a list; those that read the same begin with their place, a file's name."""
+    times = Counter(texts)
+    return [
+        f"{place}: {text}" if times[text] > 1 and place else text
+        for text, place in zip(texts, places, strict=True)
+    ]
 
 
 def element_words(element: str) -> str:
