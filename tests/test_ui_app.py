@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from checkpoint_builder import write_safetensors
 from quantscope_views.app import QuantscopeApp
 from quantscope_views.present.scan_tally import ScanTally
 from quantscope_views.screens.tensor import TensorScreen
@@ -17,6 +20,8 @@ from quantscope_views.workspace import Workspace
 from textual import events
 from textual.command import CommandPalette
 from ui_driver import (
+    Gptq,
+    gptq_config,
     gptq_folder,
     idle,
     make_app,
@@ -291,6 +296,36 @@ async def test_a_byte_of_a_scale_leads_to_the_first_element_that_uses_it(tmp_pat
         page = app.screen.bytes_pane.page  # type: ignore[attr-defined]
         assert (page.row, page.col) == (17, 128)
         assert app.screen.bytes_pane.nibbles.active == "scale"  # type: ignore[attr-defined]
+
+
+async def test_a_bad_scale_in_another_file_than_its_codes_is_the_byte_that_is_shown(
+    tmp_path: Path,
+) -> None:
+    planes = Gptq(1).tensors("model.layers.0.mlp.up_proj")
+    planes["model.layers.0.mlp.up_proj.scales"][1, 9] = np.nan
+    codes = {name: plane for name, plane in planes.items() if name.endswith("qweight")}
+    rest = {name: plane for name, plane in planes.items() if name not in codes}
+    folder = tmp_path / "f"
+    folder.mkdir()
+    index: dict[str, str] = {}
+    for number, part in enumerate((codes, rest), 1):
+        file = f"model-{number:05d}-of-00002.safetensors"
+        write_safetensors(folder / file, part)
+        index |= dict.fromkeys(part, file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    (folder / "config.json").write_text(json.dumps(gptq_config()))
+    app = make_app(folder)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await idle(pilot)
+        assert app.workspace.findings[0].severity == "violation"
+        await press(pilot, "b")
+        shown = screen_text(app)
+        assert "cursor: out 9, in 128" in shown
+        scales = next(line for line in shown.splitlines() if "scales" in line)
+        assert "NaN" in scales
+        assert "00002" in scales
+        await press(pilot, "i")
+        assert "of model-00002-of-00002.safetensors" in " ".join(app.screen.text.split())
 
 
 async def test_i_says_how_a_number_is_known_on_every_screen(tmp_path: Path) -> None:

@@ -109,9 +109,10 @@ class Navigation(Intake):
         tab: Tab | None = None,
         at: tuple[int, int] | None = None,
         byte_offset: int | None = None,
+        file_id: int | None = None,
         finding: str | None = None,
     ) -> None:
-        """One tensor, at a tab, an element or a byte."""
+        """One tensor, at a tab, an element or a byte of a file."""
         from quantscope_views.screens.tensor import TensorScreen
 
         workspace = self.workspace
@@ -126,7 +127,7 @@ class Navigation(Intake):
         screen = self._tensor_screen()
         if screen is not None and screen.tensor_name == name:
             self._top(TensorScreen)
-            screen.go(tab=tab, at=at, byte_offset=byte_offset)
+            screen.go(tab=tab, at=at, byte_offset=byte_offset, file_id=file_id)
             return
         if screen is not None and self.screen is screen:
             self.pop_screen()
@@ -134,7 +135,12 @@ class Navigation(Intake):
             tab = self._tab_of(finding)
         self.push_screen(
             TensorScreen(
-                name, tab=tab or "contract", at=at, byte_offset=byte_offset, finding=finding
+                name,
+                tab=tab or "contract",
+                at=at,
+                byte_offset=byte_offset,
+                file_id=file_id,
+                finding=finding,
             )
         )
 
@@ -180,10 +186,11 @@ class Navigation(Intake):
         subject = finding.subject
         name = subject.tensor or (known[0] if known else subject.stored)
         offset = subject.byte_range[0] if subject.byte_range else None
+        file_id = self._file_id(subject.file)
         if name is not None and table is not None and name in table.position:
             tab: Tab = "bytes" if byte else self._tab_of(finding.id)
-            self.open_tensor(name, tab=tab, byte_offset=offset, finding=finding.id)
-        elif (file_id := self._file_id(subject.file)) is not None:
+            self.open_tensor(name, tab=tab, byte_offset=offset, file_id=file_id, finding=finding.id)
+        elif file_id is not None:
             self.show_raw(file_id, offset or 0)
         elif finding.subject.tensor or finding.subject.stored:
             self.open_tensor(
@@ -299,7 +306,7 @@ class Navigation(Intake):
                     name = checkpoint.find(stored.name).name
                 except NoSuchTensorError:
                     break
-                self.open_tensor(name, tab="bytes", byte_offset=byte_offset)
+                self.open_tensor(name, tab="bytes", byte_offset=byte_offset, file_id=0)
                 return
         self.show_raw(first.file_id, byte_offset)
 

@@ -13,7 +13,7 @@ from quantscope.session.events import Progress
 from quantscope_views.present.headline import Overview
 from quantscope_views.present.scan_tally import ScanTally
 from quantscope_views.present.states import PaneState, error_state, stale_state
-from quantscope_views.present.triage import TriageFacts
+from quantscope_views.present.triage_facts import TriageFacts
 
 if TYPE_CHECKING:
     from quantscope.checkpoint import Checkpoint
@@ -119,6 +119,7 @@ class Workspace:
             partial=self.partial,
             rules_error=self.rules_error,
             ran=self.ran,
+            kernel_outcomes=self.kernel_outcomes(),
             scanning=any(job.key == "scan" for job in self.running),
         )
 
@@ -162,8 +163,15 @@ class Workspace:
     def take_kernel_run(self, run: ParityRun) -> None:
         """A kernel check ended."""
         self.kernel_runs.append(run)
-        if any(result.status == "executed" for result in run.results):
-            self._note_ran("kernel check")
+
+    def kernel_outcomes(self) -> dict[str, str]:
+        """How the newest check by a real kernel went, by tensor."""
+        return {
+            result.tensor: str(result.outcome or "inconclusive")
+            for run in self.kernel_runs
+            for result in run.results
+            if result.executes_kernel and result.status == "executed"
+        }
 
     def take_logits(self, run: LogitsRun) -> None:
         """A logits check ended, or was ended."""

@@ -316,14 +316,14 @@ def _strip_lines(page: BytesPage, width: int, mark: str, active: str) -> list[Li
     """Planes that the element uses, two beside each other where that fits."""
     if not page.strips:
         return []
-    blocks = [_strip_block(strip, active, SHORT_TITLE) for strip in page.strips]
+    blocks = [_strip_block(strip, active, SHORT_TITLE, page.file) for strip in page.strips]
     lines: list[Line] = [rule("planes of this element, bytes in place", width, mark=mark)]
     widest = max(sum(cells(span.text) for span in block) for block in blocks)
     half = width // 2
     room = half - 1 if widest <= half - 1 else width
     title = max(SHORT_TITLE, *(cells(strip.title) for strip in page.strips))
     title = min(title, max(SHORT_TITLE, room - widest + SHORT_TITLE))
-    blocks = [_strip_block(strip, active, title) for strip in page.strips]
+    blocks = [_strip_block(strip, active, title, page.file) for strip in page.strips]
     if widest <= half - 1:
         for i in range(0, len(blocks), 2):
             left = blocks[i]
@@ -344,7 +344,7 @@ def _strip_lines(page: BytesPage, width: int, mark: str, active: str) -> list[Li
     ]
 
 
-def _strip_block(strip: PlaneStrip, active: str, title: int) -> list[Span]:
+def _strip_block(strip: PlaneStrip, active: str, title: int, file: str) -> list[Span]:
     is_active = strip.role == active
     return [
         Span("=" if is_active else " ", "key"),
@@ -353,6 +353,7 @@ def _strip_block(strip: PlaneStrip, active: str, title: int) -> list[Span]:
         *hex_spans(strip.data[:4], strip.marks[:8]),
         Span(f"= {strip.value}", "number"),
         Span(f" {strip.note}", "dim"),
+        Span(f"  {cut_middle(strip.file, 36)}" if strip.file != file else "", "dim"),
     ]
 
 
@@ -360,7 +361,7 @@ def strip_about(strip: PlaneStrip, page: BytesPage) -> str:
     """How the value of a strip is known."""
     return (
         f"{strip.title}: {count_words(len(strip.data), 'byte')} at {offset_words(strip.byte_offset)} of "
-        f"{page.file} ({strip.data[:16].hex(' ')}) read as {strip.note or 'stored'}: {strip.value}"
+        f"{strip.file or page.file} ({strip.data[:16].hex(' ')}) read as {strip.note or 'stored'}: {strip.value}"
     )
 
 

@@ -53,6 +53,10 @@ class PlaneStrip(msgspec.Struct, frozen=True, kw_only=True):
     marks: bytes
     value: str
     note: str = ""
+    file_id: int
+    """The file that holds the bytes."""
+    file: str = ""
+    """Its name."""
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):

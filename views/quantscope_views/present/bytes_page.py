@@ -208,7 +208,10 @@ class PageReader:
             kind=cut.kind,
             plane=cut.title,
             lines=tuple(lines),
-            strips=tuple(strips_of(tensor, choice.shown, cell, reader, used)),
+            strips=tuple(
+                msgspec.structs.replace(strip, file=self._checkpoint.file(strip.file_id).name)
+                for strip in strips_of(tensor, choice.shown, cell, reader, used)
+            ),
             file=file.name,
             bits=cell.bits,
             word=word_words(cell, reader, big),

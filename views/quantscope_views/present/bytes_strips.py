@@ -70,6 +70,7 @@ def _strip(
     value, note = _value(role, spans, plane, data, raw, reading, used)
     return PlaneStrip(
         role=role,
+        file_id=spans[0].file_id,
         title=suffix,
         byte_offset=low,
         data=data,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 from quantscope.parity.model import ParityResult, ParityRun
+from quantscope.report.words import OUTCOME_WORDS
 
 from quantscope_views.lines import Line, Span, cut_end, fit, labelled, line, rule
 from quantscope_views.present.headline import Overview
@@ -23,6 +24,8 @@ DECODE_BYTES_PER_S = 150e6
 """Rate assumed for estimates before anything was measured here: bytes of planes decoded a second."""
 
 PROBE_PACKAGES = ("torch", "transformers", "tokenizers")
+MAX_RESULTS = 3
+"""Results of kernels shown in full, the newest."""
 HIDDEN_KERNELS = 6
 """Kernels that cannot run are listed one by one up to this many, then counted."""
 
@@ -56,6 +59,14 @@ def results_of(runs: Sequence[ParityRun], tensor: str) -> tuple[ParityResult, ..
     )
 
 
+def newest_by_kernel(results: Sequence[ParityResult]) -> dict[str, ParityResult]:
+    """The newest result of every kernel, by the kernel's key, newest first."""
+    found: dict[str, ParityResult] = {}
+    for result in results:
+        found.setdefault(f"{result.backend}:{result.kernel}@{result.device}", result)
+    return found
+
+
 def run_lines(state: RunState, width: int, ascii_only: bool, mark: str) -> list[Line]:
     """The Run tab: kernels with cost and reason, logits with cost, then results."""
     lines = [
@@ -63,8 +74,9 @@ def run_lines(state: RunState, width: int, ascii_only: bool, mark: str) -> list[
     ]
     if state.running:
         lines.append(line((cut_end(f" {state.running}", width), "check")))
-    lines += _kernel_lines(state.choices, width)
-    for result in state.kernel_results[:2]:
+    newest = newest_by_kernel(state.kernel_results)
+    lines += _kernel_lines(state.choices, newest, width)
+    for result in list(newest.values())[:MAX_RESULTS]:
         lines += kernel_result_lines(result, width, ascii_only)
     lines.append(rule("logits check: the model under each reading, same tokens", width, mark=mark))
     if state.logits is not None:
@@ -75,16 +87,21 @@ def run_lines(state: RunState, width: int, ascii_only: bool, mark: str) -> list[
     return lines
 
 
-def _kernel_lines(choices: RunChoices | None, width: int) -> list[Line]:
+def _kernel_lines(
+    choices: RunChoices | None, newest: Mapping[str, ParityResult], width: int
+) -> list[Line]:
     if choices is None:
         return [line((" looking at what is installed", "dim"))]
     lines = []
     can = [choice for choice in choices.kernels if choice.runs]
     cannot = [choice for choice in choices.kernels if not choice.runs]
     for choice in can:
-        lines.append(_runnable(choice, width))
+        lines.append(_runnable(choice, newest.get(choice.key), width))
     if not any(choice.executes for choice in can):
-        lines += labelled("not run", "no kernel can run here on this tensor", width, tone="check")
+        only = "but arithmetic " if can else ""
+        lines += labelled(
+            "no kernel", f"nothing {only}can run here on this tensor", width, tone="check"
+        )
     for choice in cannot[:HIDDEN_KERNELS]:
         text = f"   {fit(choice.key, 28)} {choice.why_not}"
         why = (f"{choice.key}: {choice.title}", choice.why_not)
@@ -96,15 +113,18 @@ def _kernel_lines(choices: RunChoices | None, width: int) -> list[Line]:
     return lines
 
 
-def _runnable(choice: KernelChoice, width: int) -> Line:
+def _runnable(choice: KernelChoice, result: ParityResult | None, width: int) -> Line:
     cost = f"about {seconds_words(max(0.1, choice.seconds))}, {size_words(choice.memory_bytes)}"
     note = "" if choice.executes else "  (arithmetic, no kernel)"
+    said, tone = "not run: enter starts it", "plain"
+    if result is not None:
+        said, tone = f"{_outcome_words(result)}; enter again", _tone(result)
     return Line(
         spans=(
             Span(" > ", "key"),
             Span(fit(choice.key, 29), "strong"),
             Span(fit(cost, 20), "number"),
-            Span(cut_end("not run: enter starts it" + note, max(8, width - 54)), "plain"),
+            Span(cut_end(said + note, max(8, width - 54)), tone),
         ),
         about=(
             f"{choice.key}: {choice.title}",
@@ -116,11 +136,21 @@ def _runnable(choice: KernelChoice, width: int) -> Line:
     )
 
 
+def _tone(result: ParityResult) -> str:
+    return {"held": "agrees", "did_not_hold": "broken"}.get(str(result.outcome), "check")
+
+
+def _outcome_words(result: ParityResult) -> str:
+    if result.status != "executed":
+        return "did not finish" if result.status == "failed" else "refused"
+    return OUTCOME_WORDS[result.outcome or "inconclusive"]
+
+
 def kernel_result_lines(result: ParityResult, width: int, ascii_only: bool) -> list[Line]:
     """A kernel's result: two answers, and the error of every input as a bar."""
     from quantscope.parity.text import result_lines
 
-    tone = {"held": "agrees", "did_not_hold": "broken"}.get(str(result.outcome), "check")
+    tone = _tone(result)
     lines = []
     for number, text in enumerate(result_lines(result)):
         lines.append(line((cut_end(f" {text}", width), tone if number in (2, 3) else "plain")))

@@ -20,6 +20,8 @@ from quantscope.session.events import Progress
 from quantscope.session.inspection import Inspection, TensorState
 
 Cancelled = Callable[[], bool]
+TENSOR_REFUSALS = frozenset({"contract_unsupported", "shape_unsupported"})
+"""Refusals that are about the tensor: installing something does not change them."""
 
 
 class KernelChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +34,8 @@ class KernelChoice(msgspec.Struct, frozen=True, kw_only=True):
     executes: bool
     """False for arithmetic that stands in for a kernel."""
     why_not: str = ""
+    takes: bool = True
+    """False where it would not take this tensor on any machine."""
     seconds: float = 0.0
     memory_bytes: int = 0
 
@@ -89,24 +93,27 @@ def read_choices(
     kernels = [
         _kernel(backend, kernel, state) for backend in backends() for kernel in backend.kernels
     ]
-    kernels.sort(key=lambda choice: (not choice.runs, not choice.executes, choice.key))
+    kernels.sort(key=lambda c: (not c.runs, not c.takes, not c.executes, c.key))
     return RunChoices(kernels=tuple(kernels), logits=logits_offer(path, inspection))
 
 
 def _kernel(backend: BackendState, kernel: KernelState, state: TensorState) -> KernelChoice:
     key = f"{backend.name}:{kernel.name}@{kernel.device}"
-    why = ""
+    why, takes = "", True
     seconds, memory = 0.0, 0
     if backend.error is not None:
         why = f"not loaded: {backend.error}"
-    elif kernel.reason is not None:
-        why = kernel.detail or kernel.reason
     elif any(equation.holds is False for equation in state.solved.equations):
-        why = "sizes: the stored planes do not hold the tensor's shape"
+        why, takes = "sizes: the stored planes do not hold the tensor's shape", False
     else:
         cost = estimate(state, key)
         seconds, memory = cost.seconds, cost.memory_bytes
-        if cost.refusal is not None:
+        takes = cost.refusal not in TENSOR_REFUSALS
+        if not takes:
+            why = cost.refusal_detail or str(cost.refusal)
+        elif kernel.reason is not None:
+            why = kernel.detail or kernel.reason
+        elif cost.refusal is not None:
             why = cost.refusal_detail or cost.refusal
     return KernelChoice(
         key=key,
@@ -114,6 +121,7 @@ def _kernel(backend: BackendState, kernel: KernelState, state: TensorState) -> K
         runs=not why,
         executes=kernel.executes,
         why_not=why,
+        takes=takes,
         seconds=seconds,
         memory_bytes=memory,
     )

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
 from quantscope.model import Evidence, FieldState, Finding
 from quantscope.report.words import (
     CONFIDENCE_WORDS,
-    PLANE_WORDS,
     STRENGTH_WORDS,
+    told_apart,
     value_words,
     who_words,
 )
@@ -30,54 +29,23 @@ from quantscope_views.lines import (
 )
 from quantscope_views.marks import SEVERITY_MARKS, glyph
 from quantscope_views.place import Place
-from quantscope_views.present.headline import Overview
+from quantscope_views.present.looked_at import checks_not_run, skipped_rules
 from quantscope_views.present.numbers import finding_numbers, step_numbers_words
-from quantscope_views.present.plugins import failed_lines
-from quantscope_views.present.scan_tally import ScanTally
+from quantscope_views.present.triage_facts import TriageFacts
 from quantscope_views.present.words import (
     count_words,
     kind_of,
     offset_words,
-    share_words,
     signed,
-    size_words,
     stored_words,
     zero_words,
 )
 
 if TYPE_CHECKING:
-    from quantscope.session.inspection import Inspection, TensorState
+    from quantscope.session.inspection import TensorState
 
 MAX_MEMBERS = 200
 """Members listed beside a finding at most; the Tensors screen lists all."""
-
-NOT_RUN: tuple[tuple[str, str], ...] = (
-    ("against base", "needs --base"),
-    ("kernel check", "R"),
-    ("logits check", "R"),
-)
-"""Checks that a scan never runs, with how to start them."""
-
-
-class TriageFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the screen shows."""
-
-    overview: Overview
-    inspection: Inspection | None
-    tally: ScanTally
-    stage: str
-    """opening, headers, part, sample or deep: what the findings rest on."""
-    partial: str | None = None
-    rules_error: str | None = None
-    ran: tuple[str, ...] = ()
-    """Kinds of checks that ran in this session."""
-    scanning: bool = False
-    """Whether a scan still runs, so that more may be found."""
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """Findings so far, worst first."""
-        return self.inspection.findings if self.inspection is not None else ()
 
 
 def needs_you_title(facts: TriageFacts) -> str:
@@ -115,7 +83,11 @@ def finding_lines(facts: TriageFacts, width: int, ascii_only: bool) -> list[Line
     who_width, members_width = 9, 10
     room = max(12, width - 16 - members_width - who_width - 2)
     result = []
-    for finding in facts.findings:
+    shown = told_apart(
+        [headline_of(finding) for finding in facts.findings],
+        [finding.subject.file for finding in facts.findings],
+    )
+    for finding, text in zip(facts.findings, shown, strict=True):
         mark = SEVERITY_MARKS[finding.severity]
         members = members_words(finding, facts.overview.quantized)
         result.append(
@@ -123,7 +95,7 @@ def finding_lines(facts: TriageFacts, width: int, ascii_only: bool) -> list[Line
                 spans=(
                     Span(" " + fit(glyph(mark, ascii_only), 2) + " ", mark.tone),
                     Span(fit(mark.word, 12), mark.tone),
-                    Span(fit(cut_end(inert(headline_of(finding)), room), room) + " "),
+                    Span(fit(cut_end(inert(text), room), room) + " "),
                     Span(fit(members, members_width), "number"),
                     Span(" " + fit(who_words(finding.who), who_width)),
                 ),
@@ -159,8 +131,8 @@ def empty_lines(facts: TriageFacts, width: int) -> list[Line]:
         rules = count_words(len(inspection.rules_run), "rule")
         so_far = " so far, the scan still runs" if facts.scanning else ""
         text = f"nothing found in what was read ({rules}, {tensors}){so_far}; not run: "
-        text += ", ".join(what for what, _ in NOT_RUN if what not in facts.ran)
-    about = (text, *_skipped_rules(inspection), "explain: all rules, in the palette, lists them")
+        text += ", ".join(what for what, _ in checks_not_run(facts))
+    about = (text, *skipped_rules(inspection), "explain: all rules, in the palette, lists them")
     return [line((" " + piece, "dim"), about=about) for piece in wrap(text, width - 2)]
 
 
@@ -187,11 +159,11 @@ def why_lines(
     about = finding_about(finding)
     lines: list[Line] = []
     field = _field_of(finding, state)
+    if field is None or not _says_all(finding):
+        lines += labelled("what", finding.message, width, about=about)
     if field is not None:
         lines += _declared_lines(field, width)
         lines += _inferred_lines(field, facts, width)
-    else:
-        lines += labelled("what", finding.message, width, about=about)
     lines += _where_lines(finding, width)
     if finding.impact:
         lines += labelled("effect", finding.impact, width, about=about)
@@ -245,6 +217,11 @@ def member_lines(
     if len(finding.members) > MAX_MEMBERS:
         lines.append(line((f" {len(finding.members) - MAX_MEMBERS} more: enter shows all", "dim")))
     return lines
+
+
+def _says_all(finding: Finding) -> bool:
+    """Whether the field's own lines say what the message says: declared and inferred, nothing else."""
+    return finding.subject.field == "zero_convention" and bool(finding.data.get("declared"))
 
 
 def _field_of(finding: Finding, state: TensorState | None) -> FieldState | None:
@@ -386,99 +363,6 @@ def readers_lines(state: TensorState | None, finding: Finding, width: int) -> li
                 width,
                 about=about,
             )
-    return lines
-
-
-def looked_at_lines(facts: TriageFacts, width: int) -> list[Line]:
-    """Read, held, not run, elsewhere; and what nobody may conclude."""
-    lines = _read_lines(facts, width)
-    inspection = facts.inspection
-    if inspection is not None:
-        lines += _held_lines(inspection, facts.tally, width)
-    not_run = "   ".join(f"{what} ({how})" for what, how in NOT_RUN if what not in facts.ran)
-    about = (*NOT_RUN_ABOUT, *_skipped_rules(inspection))
-    lines += labelled("not run", not_run, width, tone="plain", about=about)
-    lines += failed_lines(facts.tally.failures, width)
-    lines += labelled(
-        "elsewhere", "task quality, serving: nobody told this tool anything", width, tone="dim"
-    )
-    return [*lines, line((cut_end(f" {closing_words(facts)}", width), "dim"))]
-
-
-def closing_words(facts: TriageFacts) -> str:
-    """What nobody may conclude: what was found, while a scan runs so far, and how much was not run."""
-    missing = count_words(sum(what not in facts.ran for what, _ in NOT_RUN), "check")
-    worst = sum(finding.severity != "note" for finding in facts.findings)
-    found = "nothing above note" if facts.findings else "nothing found"
-    if worst:
-        found = f"{count_words(worst, 'finding')} above note"
-    if facts.scanning:
-        return f"The scan still runs; so far {found}; {missing} not run."
-    return f"Nothing here says the model is good: {found}, {missing} not run."
-
-
-def _skipped_rules(inspection: Inspection | None) -> Iterable[str]:
-    for code, reason in inspection.rules_skipped if inspection is not None else ():
-        yield f"rule {code} did not run: {reason}"
-
-
-NOT_RUN_ABOUT = (
-    "against base: pair every tensor with a float checkpoint and compare values; start with c",
-    "kernel check: run a real kernel against float64 on the same bytes; R shows cost and backends",
-    "logits check: run the model under each reading and compare; R shows the cost first",
-)
-
-
-ALWAYS_NAMED = frozenset({"codes", "scale", "zero", "minimum"})
-"""Planes whose share is named even where all of it was read."""
-
-
-def _read_lines(facts: TriageFacts, width: int) -> list[Line]:
-    overview = facts.overview
-    parts = [
-        "headers 100%"
-        if overview.files == overview.files_parsed
-        else f"headers of {overview.files_parsed} of {overview.files} files"
-    ]
-    about = [f"{overview.header_bytes} bytes of headers in {count_words(overview.files, 'file')}"]
-    coverage = facts.tally.coverage
-    if coverage:
-        for role, (part, whole) in coverage.items():
-            label = PLANE_WORDS.get(role, role)
-            if whole and (role in ALWAYS_NAMED or part < whole):
-                parts.append(f"{label} {share_words(part, whole)}")
-            about.append(f"{label}: {part} of {whole} bytes read")
-    else:
-        waiting = facts.stage in ("opening", "headers")
-        parts.append("bytes not yet read" if waiting else "no quantized bytes to read")
-    tone = "plain"
-    text = "  ".join(parts) + f"  (of {size_words(overview.size)})"
-    if facts.partial:
-        text += f"  PARTIAL: {facts.partial}"
-        tone = "check"
-    return labelled("read", text, width, tone=tone, about=about)
-
-
-def _held_lines(inspection: Inspection, tally: ScanTally, width: int) -> list[Line]:
-    text = f"hold {tally.tensors_held} of {tally.tensors} ({tally.equations} size equations)"
-    lines = labelled(
-        "sizes",
-        text,
-        width,
-        tone="plain" if tally.tensors_held == tally.tensors else "broken",
-        about=("every plane's shape and bytes against what the reading demands",),
-    )
-    if inspection.mode == "headers":
-        return lines
-    bad = ", ".join(f"{count} {kind}" for kind, count in tally.odd.items())
-    lines += labelled(
-        "values",
-        f"{bad or 'no NaN, Inf or 0'} among {tally.values_examined} of {tally.values_total} "
-        "scale values",
-        width,
-        tone="check" if bad else "plain",
-        about=("scale, zero and minimum planes that hold floats, value by value",),
-    )
     return lines
 
 

@@ -50,6 +50,7 @@ class TensorScreen(BaseScreen):
         tab: the tab to show.
         at: (row, column) to go to.
         byte_offset: byte to go to instead.
+        file_id: file of that byte; by default the first that has a plane there.
         finding: id of the finding that led here.
     """
 
@@ -63,6 +64,7 @@ class TensorScreen(BaseScreen):
         tab: Tab = "contract",
         at: tuple[int, int] | None = None,
         byte_offset: int | None = None,
+        file_id: int | None = None,
         finding: str | None = None,
     ) -> None:
         super().__init__()
@@ -72,6 +74,7 @@ class TensorScreen(BaseScreen):
         self.finding_id = finding
         self._wanted_at = at
         self._wanted_offset = byte_offset
+        self._wanted_file = file_id
         self._zero_facts: ZeroFacts | None = None
         self._zero_asked: tuple[int, int] | None = None
         self._scales: tuple[ScaleFacts, ...] | None = None
@@ -157,7 +160,9 @@ class TensorScreen(BaseScreen):
         if checkpoint is not None:
             pane.show_tensor(checkpoint, state, self.choice, self.qapp.bridge)
             if self._wanted_at is not None or self._wanted_offset is not None:
-                pane.go(at=self._wanted_at, byte_offset=self._wanted_offset)
+                pane.go(
+                    at=self._wanted_at, byte_offset=self._wanted_offset, file_id=self._wanted_file
+                )
                 self._wanted_at = self._wanted_offset = None
 
     def _show_zero(self) -> None:
@@ -330,12 +335,13 @@ class TensorScreen(BaseScreen):
         tab: Tab | None = None,
         at: tuple[int, int] | None = None,
         byte_offset: int | None = None,
+        file_id: int | None = None,
     ) -> None:
         """To a tab, an element or a byte."""
         if tab is not None:
             self.show_tab(tab)
         if at is not None or byte_offset is not None:
-            self.bytes_pane.go(at=at, byte_offset=byte_offset)
+            self.bytes_pane.go(at=at, byte_offset=byte_offset, file_id=file_id)
 
     def show_tab(self, tab: Tab) -> None:
         """Show a tab; the selection stays."""

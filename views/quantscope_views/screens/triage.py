@@ -18,13 +18,13 @@ from quantscope_views.lines import Line, Span, line, rule, shown_name
 from quantscope_views.place import Place
 from quantscope_views.present.baseline import accept
 from quantscope_views.present.layers import layer_lines
+from quantscope_views.present.looked_at import looked_at_lines
 from quantscope_views.present.states import loading_state, nothing_open_state
 from quantscope_views.present.triage import (
     MAX_MEMBERS,
     empty_lines,
     finding_lines,
     how_lines,
-    looked_at_lines,
     member_lines,
     needs_you_title,
     why_lines,

@@ -138,15 +138,21 @@ class BytesPane(Vertical):
         self._choice = choice
         self.request(force=True)
 
-    def go(self, *, at: tuple[int, int] | None = None, byte_offset: int | None = None) -> None:
-        """To an element, or to the first element that uses a byte."""
+    def go(
+        self,
+        *,
+        at: tuple[int, int] | None = None,
+        byte_offset: int | None = None,
+        file_id: int | None = None,
+    ) -> None:
+        """To an element, or to the first element that uses a byte of a file."""
         if at is not None:
             self._at = at
             self.request(force=True)
         elif byte_offset is not None:
-            self._go_to_byte(byte_offset)
+            self._go_to_byte(byte_offset, file_id)
 
-    def _go_to_byte(self, byte_offset: int) -> None:
+    def _go_to_byte(self, byte_offset: int, wanted_file: int | None) -> None:
         checkpoint, state, choice, bridge = (
             self._checkpoint,
             self._state,
@@ -154,22 +160,33 @@ class BytesPane(Vertical):
             self._bridge,
         )
         if checkpoint is None or state is None or choice is None or bridge is None:
-            view = self.query_one("#plain-hex", HexView)
-            view.go_to(byte_offset)
+            self._go_in_hex(byte_offset, wanted_file)
             return
-        file_id = next(
-            (f for f, low, high in self._ranges if low <= byte_offset < high),
-            state.tensor.planes[0].file_id,
-        )
+        holding = self._holding(byte_offset, wanted_file)
+        file_id = holding[0] if holding is not None else state.tensor.planes[0].file_id
 
         def find(token: CancelToken) -> tuple[tuple[int, int], str] | None:
             return element_of_byte(checkpoint, state, choice, file_id, byte_offset, token)
 
         bridge.small(f"element:{self._channel}", find)
 
+    def _go_in_hex(self, byte_offset: int, file_id: int | None) -> None:
+        """Plain hex of the plane that holds a byte."""
+        holding = self._holding(byte_offset, file_id)
+        if holding is not None and self._checkpoint is not None:
+            self._show_hex(holding[0], holding[1], holding[2] - holding[1])
+        self.query_one("#plain-hex", HexView).go_to(byte_offset)
+
+    def _holding(self, byte_offset: int, file_id: int | None) -> tuple[int, int, int] | None:
+        """File, first byte and end of the plane that holds a byte, in the file wanted where that is known."""
+        for found in self._ranges:
+            if found[1] <= byte_offset < found[2] and file_id in (None, found[0]):
+                return found
+        return None
+
     def owns(self, byte_offset: int) -> bool:
         """Whether a byte belongs to any plane of the tensor."""
-        return any(low <= byte_offset < high for _, low, high in self._ranges)
+        return self._holding(byte_offset, None) is not None
 
     def request(self, force: bool = False) -> None:
         """Ask for the page around the cursor, unless it is asked for already."""
