@@ -136,14 +136,16 @@ async def test_a_reproducer_of_a_tensor_shows_the_same_finding(tmp_path: Path) -
     async with app.run_test(size=(100, 30)) as pilot:
         await idle(pilot)
         await press(pilot, "enter", "enter", "e", "r", "enter")
-        assert any("1 finding of the tensor" in notice for notice in notices(app))
+        assert any("1 finding of the tensor shows in it too" in notice for notice in notices(app))
     with Checkpoint.open(str(tmp_path / "out" / "repro")) as copy:
         found = inspect(copy, judge=judge)
     assert len(found.states) == 1
     assert "disagreement" in {finding.severity for finding in found.findings}
 
 
-async def test_a_kernel_check_runs_from_its_line_and_goes_into_the_report(tmp_path: Path) -> None:
+async def test_arithmetic_runs_from_its_line_goes_into_the_report_and_is_no_kernel_check(
+    tmp_path: Path,
+) -> None:
     folder, _ = gptq_folder(tmp_path / "f")
     app = make_app(folder)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -157,9 +159,11 @@ async def test_a_kernel_check_runs_from_its_line_and_goes_into_the_report(tmp_pa
         shown = screen_text(app)
         assert "computed right ran: held" in shown
         assert "error as a share of its tolerance" in shown
-        assert app.workspace.ran == ("kernel check",)
+        row = next(line for line in shown.splitlines() if "> reference:affine@cpu" in line)
+        assert "ran: held; enter again  (arithmetic, no kernel)" in row
         await press(pilot, "T")
-        assert "kernel check (R)" not in screen_text(app)
+        assert "kernel check (R)" in screen_text(app)
+        assert " ran  " not in screen_text(app)
         await press(pilot, "e")
         assert "with runs [x]" in screen_text(app)
         await press(pilot, "f", "w", "enter")

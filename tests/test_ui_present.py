@@ -23,6 +23,7 @@ from quantscope_views.present.headline import grouped_overview, overview_of
 from quantscope_views.present.histogram import bar_line, number_line
 from quantscope_views.present.layers import layer_of
 from quantscope_views.present.logits import kl_strip
+from quantscope_views.present.looked_at import looked_at_lines
 from quantscope_views.present.reading_choice import choice_of
 from quantscope_views.present.scales import read_scale_facts, scale_lines
 from quantscope_views.present.scan_tally import tally_of
@@ -30,12 +31,11 @@ from quantscope_views.present.tensor_rows import FlatRows, status_line
 from quantscope_views.present.tensor_table import FactsMaker, RowFacts, TensorTable
 from quantscope_views.present.tensor_tree import TensorTree
 from quantscope_views.present.triage import (
-    TriageFacts,
     finding_lines,
-    looked_at_lines,
     needs_you_title,
     why_lines,
 )
+from quantscope_views.present.triage_facts import TriageFacts
 from quantscope_views.present.words import (
     fixed_words,
     number_words,

@@ -11,6 +11,7 @@ from quantscope.cli.main import run
 from quantscope.model import Evidence, Finding, Subject
 from quantscope.report.words import value_words
 from quantscope.rules.catalogue import judge
+from quantscope.samples import write_samples
 from quantscope.session.inspection import Inspection
 from quantscope.session.pipeline import inspect
 from quantscope_views.lines import cells
@@ -23,20 +24,21 @@ from quantscope_views.present.headline import (
     overview_of,
 )
 from quantscope_views.present.layers import LayerFacts, layer_lines
+from quantscope_views.present.looked_at import closing_words, looked_at_lines
 from quantscope_views.present.numbers import finding_numbers, step_numbers_words
 from quantscope_views.present.reading_choice import choice_of
+from quantscope_views.present.run_facts import read_choices
 from quantscope_views.present.scan_tally import ScanTally, tally_of
 from quantscope_views.present.tensor_table import FactsMaker
 from quantscope_views.present.triage import (
-    TriageFacts,
-    closing_words,
     empty_lines,
     finding_about,
     finding_lines,
-    looked_at_lines,
     members_words,
     needs_you_title,
+    why_lines,
 )
+from quantscope_views.present.triage_facts import TriageFacts
 from ui_driver import gptq_folder, idle, make_app, press
 
 SAMPLES = Path(__file__).resolve().parents[1] / "sample_checkpoints"
@@ -159,12 +161,65 @@ def test_nothing_is_concluded_while_a_scan_runs(tmp_path: Path) -> None:
     folder, _ = gptq_folder(tmp_path / "good", count=2)
     ended = facts_of(folder)
     assert closing_words(ended) == (
-        "Nothing here says the model is good: nothing found, 3 checks not run."
+        "Nothing here says the model is good: nothing found, 4 checks not run."
     )
     runs = facts_of(folder, scanning=True)
-    assert closing_words(runs) == "The scan still runs; so far nothing found; 3 checks not run."
+    assert closing_words(runs) == "The scan still runs; so far nothing found; 4 checks not run."
     assert needs_you_title(runs) == "NEEDS YOU: nothing found (so far)"
     assert "the scan still runs" in " ".join(line.text for line in empty_lines(runs, 200))
+
+
+def test_a_kernel_check_of_some_tensors_is_not_one_of_all(tmp_path: Path) -> None:
+    folder, _ = gptq_folder(tmp_path / "good", count=2)
+    names = [state.tensor.name for state in facts_of(folder).inspection.states]
+    some = facts_of(folder, kernel_outcomes={names[0]: "held"})
+    text = "\n".join(line.text for line in looked_at_lines(some, 79))
+    assert f"kernel check of 1 of {len(names)} tensors: held" in text
+    assert f"kernel check of {len(names) - 1} more (R)" in text
+    assert "4 checks not run" in text
+    every = facts_of(
+        folder, kernel_outcomes=dict.fromkeys(names, "held") | {names[0]: "did_not_hold"}
+    )
+    text = "\n".join(line.text for line in looked_at_lines(every, 79))
+    assert f"kernel check of {len(names)} of {len(names)} tensors: did not hold" in text
+    assert "3 checks not run" in text
+
+
+def test_the_app_names_the_checks_and_the_bytes_that_a_scan_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = gptq_folder(tmp_path / "good", count=2)
+    run(["scan", str(folder)])
+    scan = " ".join(capsys.readouterr().out.split())
+    shown = "\n".join(line.text for line in looked_at_lines(facts_of(folder), 79))
+    size = shown.partition("(of ")[2].partition(")")[0]
+    assert f"(of {size} in " in scan
+    assert scan.rpartition(", ")[2] == shown.rpartition(", ")[2] == "4 checks not run."
+
+
+def test_a_message_that_its_row_cuts_stands_whole_under_why(tmp_path: Path) -> None:
+    for name in ("gptq-scale-nan", "nvfp4-scale-tiled"):
+        facts = facts_of(write_samples(tmp_path / name, [name])[0])
+        assert facts.inspection is not None
+        finding = facts.findings[0]
+        state = facts.inspection.state(str(finding.subject.tensor))
+        lines = why_lines(finding, state, facts, 79)
+        assert finding.message in " ".join(" ".join(line.text.split()) for line in lines)
+
+
+def test_findings_that_read_the_same_are_told_apart_by_their_file(tmp_path: Path) -> None:
+    facts = facts_of(write_samples(tmp_path / "s", ["gptq-method-awq"])[0])
+    rows = [line.text for line in finding_lines(facts, 80, False) if "CONTRADICTS" in line.text]
+    assert len(rows) == len(set(rows)) == 2
+
+
+def test_a_kernel_that_would_never_take_the_tensor_does_not_ask_to_be_installed() -> None:
+    found, _ = seen(SAMPLES / "smol-ct-nvfp4")
+    choices = read_choices(str(SAMPLES / "smol-ct-nvfp4"), found, found.states[0])
+    refused = [choice for choice in choices.kernels if not choice.takes]
+    assert "bitsandbytes:gemv_4bit@cpu" in [choice.key for choice in refused]
+    assert not any("install" in choice.why_not for choice in refused)
+    assert all(choice.takes for choice in choices.kernels[: -len(refused)])
 
 
 def test_notes_are_something_that_was_found() -> None:

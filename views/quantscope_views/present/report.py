@@ -159,14 +159,15 @@ def draft_of(
 
 
 def _run_options(runs: Runs) -> dict[str, Any]:
-    """Entries and gates of the checks that ran; the last kernel run speaks for its gate."""
+    """Entries and gates of the checks that ran; the last run of a real kernel speaks for its gate."""
     from quantscope.parity.entries import kernel_gate, report_entry
 
     gates: dict[str, Any] = {}
     options: dict[str, Any] = {"gates": gates}
     if runs.kernel:
         options["parity"] = tuple(report_entry(r) for run in runs.kernel for r in run.results)
-        gates["kernel"] = kernel_gate(runs.kernel[-1])
+        real = [run for run in runs.kernel if any(r.executes_kernel for r in run.results)]
+        gates["kernel"] = kernel_gate((real or runs.kernel)[-1])
     if runs.logits:
         options["probes"], gates["model_quality"] = _logits_options(runs.logits)
     return options
@@ -386,7 +387,8 @@ def write_reproducer(
     words = [
         f"{folder}: {count_words(len(made.files), 'file')}, {size_words(made.nbytes)}, "
         f"{count_words(len(made.tensors), 'tensor')}",
-        f"{count_words(len(made.shown), 'finding')} of the tensor show in it too",
+        f"{count_words(len(made.shown), 'finding')} of the tensor "
+        f"{'shows' if len(made.shown) == 1 else 'show'} in it too",
     ]
     words += [f"NOT in it: {found}: {reason}" for found, reason in made.not_shown]
     return tuple(words)
