@@ -27,6 +27,7 @@ from ui_driver import (
     idle,
     make_app,
     module_names,
+    notices,
     press,
     screen_text,
     sharded_folder,
@@ -153,6 +154,35 @@ async def test_a_stopped_scan_keeps_what_it_has_and_says_so(
         assert app.workspace.jobs[-1].outcome == "stopped"
         assert app.workspace.inspection is not None
         assert len(app.workspace.inspection.states) == 8
+
+
+async def test_a_deep_scan_that_is_stopped_keeps_what_the_sample_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from quantscope.session import pipeline
+
+    folder = sharded_folder(tmp_path / "shards", bad_scale=(9, 1, 9))
+    app = make_app(folder)
+    async with app.run_test(size=SMALL) as pilot:
+        await idle(pilot)
+        assert app.workspace.findings[0].severity == "violation"
+        real, seen = pipeline._inspect_tensor, []
+
+        def stopping(*words: Any, **options: Any) -> Any:
+            seen.append(1)
+            if len(seen) == 3:
+                app.bridge.stop("scan")
+            return real(*words, **options)
+
+        monkeypatch.setattr(pipeline, "_inspect_tensor", stopping)
+        app.run_registered("app.deep-scan")
+        await idle(pilot)
+        await press(pilot, "y")
+        assert app.workspace.stage == "deep"
+        assert 0 < len(seen) < 9
+        assert "PARTIAL: stopped after" in screen_text(app)
+        assert app.workspace.findings[0].severity == "violation"
+        assert "BROKEN" in screen_text(app)
 
 
 async def test_a_file_that_changes_on_disk_makes_the_screens_stale_until_reloaded(
@@ -407,3 +437,35 @@ async def test_the_picker_opens_where_there_is_a_folder_and_outlives_one_that_va
         assert "cannot be listed" in screen_text(app)
         await press(pilot, "escape")
         assert "does not exist" in screen_text(app)
+
+
+async def test_triage_title_and_jobs_are_whole_in_80_columns(tmp_path: Path) -> None:
+    from quantscope.session.events import Progress
+    from quantscope_views.screens.jobs import job_lines
+    from quantscope_views.screens.triage import _title_line
+    from quantscope_views.workspace import Job
+
+    title = "NEEDS YOU: nothing found (from headers; bytes are being read)"
+    assert _title_line(title, 80).text.strip() == title
+    assert _title_line("NEEDS YOU: 1 kind", 80).text.endswith("who must act")
+    step = Progress(job="scan", stage="examine", done=40, total=40, unit="tensors", elapsed_s=5.0)
+    job = Job(key="scan", title="open and scan /data/drop/model", started=0.0, progress=step)
+    assert "examine 40 of 40 tensors, 8/s" in job_lines([job], 80)[0].text
+
+
+async def test_the_next_difference_is_searched_for_only_beside_another_reading(
+    tmp_path: Path,
+) -> None:
+    folder, _ = gptq_folder(tmp_path / "f", count=1)
+    app = make_app(folder)
+    async with app.run_test(size=SMALL) as pilot:
+        await idle(pilot)
+        await press(pilot, "t", "enter", "3")
+        app.run_registered("bytes.next-difference")
+        await idle(pilot)
+        assert any("the file's own reading is shown" in words for words in notices(app))
+        assert not any(job.key.startswith("search") for job in app.workspace.jobs)
+        await press(pilot, "z")
+        app.run_registered("bytes.next-difference")
+        await idle(pilot)
+        assert app.screen.bytes_pane.position == (0, 1)

@@ -118,7 +118,7 @@ class Bridge:
         self._hot_until = 0.0
         self._lock = threading.Lock()
         self._local = threading.local()
-        self._header_states: tuple[TensorState, ...] = ()
+        self._known_states: tuple[TensorState, ...] = ()
 
     def post(self, message: Message) -> None:
         """Post a message to the app from any thread; a job that was given up says nothing any more."""
@@ -300,7 +300,7 @@ class Bridge:
             stored_facts,
         )
 
-        self._header_states = ()
+        self._known_states = ()
         gc.unfreeze()
         gc.set_threshold(YOUNG_OBJECTS)
         self.post(messages.FolderSeen(folder_words(path)))
@@ -323,21 +323,22 @@ class Bridge:
     def _scan_bytes(
         self, checkpoint: Checkpoint, mode: str, token: CancelToken, *, last: bool = True
     ) -> None:
-        """Inspect in one mode; a stopped scan keeps what it examined beside what headers say of the rest."""
+        """Inspect in one mode; a stopped scan keeps what it examined beside what was known of the rest before."""
         from quantscope.session.pipeline import Scope, inspect
 
         scope = Scope(mode=mode)  # type: ignore[arg-type]
-        feed = _Feed(self, checkpoint, scope, self._header_states)
+        feed = _Feed(self, checkpoint, scope, self._known_states)
         inspection = inspect(
             checkpoint, scope, progress=self._progress, cancelled=token, on_batch=feed.batch
         )
         if mode == "headers":
             if token():
                 raise CancelledError("stopped")
-            self._header_states = inspection.states
+            self._known_states = inspection.states
             gc.freeze()
         inspection = feed.completed(inspection)
         if mode != "headers":
+            self._known_states = inspection.states
             feed.send(0, inspection.states)
         judge = _judge()
         stage = "sample" if mode == "headers" and last else mode
@@ -360,7 +361,7 @@ class _Feed:
         bridge: where messages go.
         checkpoint: what is scanned.
         scope: how much is read.
-        headers: states of all tensors from headers alone; empty while these are made.
+        known: states of all tensors as scans before left them; empty while headers are read.
     """
 
     def __init__(
@@ -368,14 +369,14 @@ class _Feed:
         bridge: Bridge,
         checkpoint: Checkpoint,
         scope: Scope,
-        headers: tuple[TensorState, ...],
+        known: tuple[TensorState, ...],
     ) -> None:
         from quantscope_views.present.tensor_table import FactsMaker
 
         self._bridge = bridge
         self._checkpoint = checkpoint
         self._scope = scope
-        self._headers = headers
+        self._known = known
         self._maker = FactsMaker()
         self._states: list[TensorState] = []
         self._started = time.monotonic()
@@ -387,7 +388,7 @@ class _Feed:
         self._states.extend(states)
         self.send(first, states)
         elapsed = time.monotonic() - self._started
-        if self._headers and elapsed > self._next_judge_s:
+        if self._known and elapsed > self._next_judge_s:
             self._next_judge_s = 2 * elapsed
             self._judge_part()
 
@@ -399,8 +400,8 @@ class _Feed:
             self._bridge.post(messages.TensorsExamined(first + start, facts))
 
     def completed(self, inspection: Inspection) -> Inspection:
-        """The inspection with every tensor in it: those not reached as headers alone show them."""
-        missing = self._headers[len(inspection.states) :]
+        """The inspection with every tensor in it: those not reached as they were known before."""
+        missing = self._known[len(inspection.states) :]
         if not missing:
             return inspection
         return msgspec.structs.replace(inspection, states=(*inspection.states, *missing))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from textual.widget import Widget
 
-from quantscope_views.lines import Line, Span, cut_middle, fit, line
+from quantscope_views.lines import Line, Span, cells, cut_middle, fit, line
 from quantscope_views.place import Place
 from quantscope_views.present.states import progress_words
 from quantscope_views.present.words import seconds_words
@@ -52,17 +52,18 @@ def job_lines(jobs: Sequence[Job], width: int) -> list[Line]:
     if not jobs:
         return [line((" no job ran in this session", "dim"))]
     lines = []
+    wide = min(40, max(cells(job.title) for job in jobs))
     for job in jobs:
         far = progress_words(job.progress) if job.progress is not None else ""
         note = job.note or far
         head = f" {fit(job.outcome, 9)}{fit(seconds_words(job.elapsed_s), 8)}"
-        title = cut_middle(job.title, 40)
-        room = max(8, width - len(head) - 42)
+        title = cut_middle(job.title, wide)
+        room = max(8, width - len(head) - wide - 3)
         lines.append(
             Line(
                 spans=(
                     Span(head, OUTCOME_TONES[job.outcome]),
-                    Span(fit(title, 41)),
+                    Span(fit(title, wide + 2)),
                     Span(cut_middle(note, room), "dim"),
                 ),
                 about=tuple(

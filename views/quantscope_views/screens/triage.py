@@ -14,7 +14,7 @@ from textual.widget import Widget
 
 from quantscope_views.bindings import bindings_for
 from quantscope_views.last_place import place_words
-from quantscope_views.lines import Line, Span, line, rule, shown_name
+from quantscope_views.lines import Line, Span, cut_end, line, rule, shown_name
 from quantscope_views.place import Place
 from quantscope_views.present.baseline import accept
 from quantscope_views.present.layers import layer_lines
@@ -216,6 +216,8 @@ class TriageScreen(BaseScreen):
                     "accept",
                     lambda _: accept(finding, reason.strip(), Path.cwd(), dt.date.today()),
                 )
+            elif reason is not None:
+                self.notify("not accepted: the baseline wants a reason", severity="warning")
 
         self.app.push_screen(PathPrompt(f"accept {finding.code}: why", words="reason"), accepted)
 
@@ -241,5 +243,7 @@ class TriageScreen(BaseScreen):
 
 def _title_line(text: str, width: int) -> Line:
     right = "tensors   who must act"
-    gap = max(1, width - len(text) - len(right) - 2)
+    gap = width - len(text) - len(right) - 2
+    if gap < 1:
+        return line((f" {cut_end(text, width - 1)}", "strong"))
     return line((f" {text}", "strong"), " " * gap, (right, "dim"))

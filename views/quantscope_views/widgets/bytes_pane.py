@@ -282,6 +282,10 @@ class BytesPane(Vertical):
             return
         row, col = self._at
         wanted = message.wanted
+        if wanted == "difference" and not choice.is_what_if:
+            words = "the file's own reading is shown; z or o shows another to compare with"
+            self.notify(words, timeout=4)
+            return
 
         def search(token: CancelToken) -> tuple[int, int] | None:
             return find_next(checkpoint, state, choice, wanted, row, col, token)
