@@ -17,7 +17,14 @@ from quantscope.session.pipeline import inspect
 from quantscope_views.last_place import LastPlace, load_place, save_place
 from quantscope_views.lines import Line, cells, cut_end, fit, labelled, side_by_side, wrap
 from quantscope_views.place import GoTo, Place, parse_go_to
-from quantscope_views.present.compare import CompareChoice, compare_lines, compare_readings
+from quantscope_views.present.compare import (
+    CompareChoice,
+    compare_lines,
+    compare_readings,
+    compare_with,
+    detail_lines,
+    head_lines,
+)
 from quantscope_views.present.contract import contract_lines, equation_lines
 from quantscope_views.present.headline import grouped_overview, overview_of
 from quantscope_views.present.histogram import bar_line, number_line
@@ -333,6 +340,24 @@ def test_comparing_two_readings_shows_every_pair_one_step_apart(liar: Inspection
     assert sum("differs" in line.text for line in value_rows) == 8
     only = compare_lines(found, CompareChoice(tab="only"), 100)
     assert "only in A: 0 tensors" in only[0].text
+
+
+def test_a_narrow_compare_shows_both_sides_of_a_field_and_says_what_is_swapped() -> None:
+    samples = Path(__file__).resolve().parents[1] / "sample_checkpoints"
+    with Checkpoint.open(str(samples / "twin-gptq")) as checkpoint:
+        found, _ = compare_with(
+            inspect(checkpoint), str(samples / "twin-awq"), None, lambda _: None, lambda: False
+        )
+    rows = [line.text for line in compare_lines(found, CompareChoice(tab="contract"), 79)]
+    assert "zero = stored + 1 | zero = stored" in rows[1]
+    detail = [line.text for line in detail_lines(found.pairs[0], CompareChoice(tab="contract"), 79)]
+    assert any("A I32 along in sequential   B I32 along out awq" in text for text in detail)
+    plain = head_lines(found, CompareChoice(), ("a", "b"), 79)[1].text
+    assert "WHAT-IF" not in plain
+    assert (
+        "WHAT-IF rules swapped"
+        in head_lines(found, CompareChoice(swapped=True), ("a", "b"), 79)[1].text
+    )
 
 
 def test_contract_ids_differ_where_a_field_differs(tmp_path: Path, liar: Inspection) -> None:

@@ -9,13 +9,14 @@ import pytest
 from quantscope.checkpoint import Checkpoint
 from quantscope.cli.main import run
 from quantscope.model import Evidence, Finding, Subject
-from quantscope.report.words import value_words
+from quantscope.report.words import STRENGTH_WORDS, value_words
 from quantscope.rules.catalogue import judge
 from quantscope.samples import write_samples
+from quantscope.session.events import Progress
 from quantscope.session.inspection import Inspection
 from quantscope.session.pipeline import inspect
 from quantscope_views.lines import cells
-from quantscope_views.present.contract import contract_lines
+from quantscope_views.present.contract import contract_lines, equation_lines, field_about
 from quantscope_views.present.headline import (
     Overview,
     format_words,
@@ -29,6 +30,7 @@ from quantscope_views.present.numbers import finding_numbers, step_numbers_words
 from quantscope_views.present.reading_choice import choice_of
 from quantscope_views.present.run_facts import read_choices
 from quantscope_views.present.scan_tally import ScanTally, tally_of
+from quantscope_views.present.states import progress_words
 from quantscope_views.present.tensor_table import FactsMaker
 from quantscope_views.present.triage import (
     empty_lines,
@@ -39,7 +41,8 @@ from quantscope_views.present.triage import (
     why_lines,
 )
 from quantscope_views.present.triage_facts import TriageFacts
-from ui_driver import gptq_folder, idle, make_app, press
+from quantscope_views.screens.pages import help_text, markdown_lines
+from ui_driver import gptq_folder, idle, make_app, notices, press
 
 SAMPLES = Path(__file__).resolve().parents[1] / "sample_checkpoints"
 
@@ -220,6 +223,48 @@ def test_a_kernel_that_would_never_take_the_tensor_does_not_ask_to_be_installed(
     assert "bitsandbytes:gemv_4bit@cpu" in [choice.key for choice in refused]
     assert not any("install" in choice.why_not for choice in refused)
     assert all(choice.takes for choice in choices.kernels[: -len(refused)])
+
+
+def test_names_of_planes_do_not_run_into_their_equations() -> None:
+    found, _ = seen(SAMPLES / "smol-ct-nvfp4")
+    for width, name in ((79, 13), (159, 21)):
+        rows = [line.text for line in equation_lines(found.states[0], width, False)[1:4]]
+        assert all(text[name] == " " != text[name + 1] for text in rows)
+    assert any(text.split()[:2] == ["weight_global_scale", "F32"] for text in rows)
+
+
+def test_a_claim_is_said_to_be_written_once() -> None:
+    found, _ = seen(SAMPLES / "smol-ct-nvfp4")
+    told = field_about(found.states[0].contract["symmetric"])
+    assert any("(written: True)" in text for text in told)
+
+
+def test_progress_by_share_is_a_share() -> None:
+    assert (
+        progress_words(Progress(job="check", stage="tensor", done=50, total=200, unit="%"))
+        == "tensor 25 %"
+    )
+
+
+def test_a_list_item_of_a_help_page_keeps_its_margin_over_lines() -> None:
+    lines = [line.text for line in markdown_lines("- one two\n  three four\n\nfive\n", 14)]
+    assert lines == ["  - one two", "    three", "    four", "", " five"]
+
+
+def test_every_strength_on_the_screens_is_a_term_that_is_explained() -> None:
+    page = help_text("terms")
+    assert all(f"- {word}:" in page for word in STRENGTH_WORDS.values())
+
+
+async def test_going_to_a_name_that_is_not_there_offers_the_closest(tmp_path: Path) -> None:
+    folder, _ = gptq_folder(tmp_path / "good", count=1)
+    app = make_app(folder)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await idle(pilot)
+        name = app.workspace.inspection.states[0].tensor.name
+        app.open_tensor(name.replace("_proj", "_prj"))
+        await idle(pilot)
+        assert any("closest: " in said and name in said for said in notices(app))
 
 
 def test_notes_are_something_that_was_found() -> None:

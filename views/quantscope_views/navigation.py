@@ -122,7 +122,8 @@ class Navigation(Intake):
             try:
                 name = workspace.checkpoint.find(name).name
             except NoSuchTensorError as problem:
-                self.notify(problem.message, severity="warning", markup=False)
+                words = "; ".join(filter(None, (problem.message, problem.hint)))
+                self.notify(words, severity="warning", markup=False)
                 return
         screen = self._tensor_screen()
         if screen is not None and screen.tensor_name == name:

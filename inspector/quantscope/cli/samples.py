@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from quantscope.cli import diagnostics, output, tables
 from quantscope.cli.diagnostics import ExitCode
 from quantscope.errors import UnreadableError
-from quantscope.report.words import count_words
+from quantscope.report.words import SEVERITY_WORDS, count_words
+
+if TYPE_CHECKING:
+    from quantscope.samples.sample import Sample
 
 
 @click.command("samples", short_help="Writes the sample checkpoints.")
@@ -26,7 +30,10 @@ def command(folder: Path | None, names_only: bool) -> int:
     if names_only == (folder is not None):
         raise click.UsageError("give either DIR or --list")
     if folder is None:
-        rows = [(s.name, "faulty" if s.make is not None else "good", s.what) for s in found]
+        rows = [
+            (s.name, "faulty" if s.make is not None else "good", f"{s.what}{_finds(s)}")
+            for s in found
+        ]
         output.write_text("\n".join(tables.wrapped(("name", "kind", "what"), rows)))
         return ExitCode.OK
     taken = [sample.name for sample in found if (folder / sample.name).exists()]
@@ -40,6 +47,14 @@ def command(folder: Path | None, names_only: bool) -> int:
     output.write_text("\n".join(diagnostics.inert(str(path)) for path in written))
     diagnostics.message(f"wrote {count_words(len(written), 'sample')} to {folder}")
     return ExitCode.OK
+
+
+def _finds(sample: Sample) -> str:
+    """What a scan says of a sample, where that is anything above a note."""
+    told = [
+        f"{SEVERITY_WORDS[e.severity]} {e.code}" for e in sample.expected if e.severity != "note"
+    ]
+    return f"; a scan says {', '.join(dict.fromkeys(told))}" if told else ""
 
 
 def samples() -> list[Path]:

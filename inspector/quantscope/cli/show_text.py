@@ -144,8 +144,8 @@ def zero_lines(one: OneTensor) -> Iterator[str]:
         yield f"  zero: {inert(value_words('zero', zero))}; no stored integer zeros, so no convention"
         yield from (f"  {inert(evidence_words(step))}" for step in state.contract["zero"].evidence)
         return
-    yield f"  {'':<14} {'A  ' + ZERO_WORDS['minus_one']:<30} B  {ZERO_WORDS['as_is']}"
-    yield f"  {'who says so':<14} {_says(known, 'minus_one'):<30} {_says(known, 'as_is')}"
+    yield f"  {'':<16} {'A  ' + ZERO_WORDS['minus_one']:<30} B  {ZERO_WORDS['as_is']}"
+    yield f"  {'who says so':<16} {_says(known, 'minus_one'):<30} {_says(known, 'as_is')}"
     yield from _stored_zeros(one, reading)
     yield ""
     yield "EVIDENCE"
@@ -194,14 +194,15 @@ def _stored_zeros(one: OneTensor, reading: Reading) -> Iterator[str]:
     stored = np.asarray(parts.stored_zero)
     first = np.broadcast_to(stored, (len(rows), stored.shape[1]))[:, 0].tolist()
     top = (1 << reading.bit_width) - 1
-    shown = "  ".join(str(value) for value in first)
-    plus = "  ".join(str((value + 1) & top) for value in first)
-    yield f"  {'stored, out 0..' + str(len(rows) - 1):<14} {shown:<30} {shown}"
-    yield f"  {'zero used':<14} {plus:<30} {shown}"
+    wide = len(str(top))
+    shown = " ".join(f"{value:>{wide}}" for value in first)
+    plus = " ".join(f"{(value + 1) & top:>{wide}}" for value in first)
+    yield f"  {'stored, out 0..' + str(len(rows) - 1):<16} {shown:<30} {shown}"
+    yield f"  {'zero used':<16} {plus:<30} {shown}"
     codes = state.exam.codes
     if codes is not None and codes.zero.groups:
         means = [
             f"{codes.zero.mean(name):+.3f} +- {codes.zero.standard_error(name):.3f}"
             for name in ("minus_one", "as_is")
         ]
-        yield f"  {'mean(code-zero)':<14} {means[0]:<29} {means[1]}   {codes.zero.groups} groups"
+        yield f"  {'mean(code-zero)':<16} {means[0]:<30} {means[1]}   {codes.zero.groups} groups"

@@ -236,7 +236,10 @@ class _Opening:
         if not files and not folders:
             message = f"{self.path} is an empty folder"
         if holders:
-            hint = f"weights lie in subfolders, which are not entered: {', '.join(holders[:5])}"
+            more = f" and {len(holders) - 5} more" if len(holders) > 5 else ""
+            hint = (
+                f"weights lie in subfolders, which are not entered: {', '.join(holders[:5])}{more}"
+            )
         raise NotACheckpointError(message, hint=hint, source=self.path)
 
     def _opened(

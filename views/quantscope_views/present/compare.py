@@ -136,11 +136,13 @@ def head_lines(
         chosen = tab == choice.tab
         text = f"{number} {title}"
         spans.append(Span(f"[{text}]" if chosen else f" {text} ", "strong" if chosen else "dim"))
-    right = "only what differs" if choice.only_differences else "every pair"
+    right, tone = "only what differs" if choice.only_differences else "every pair", "dim"
     if choice.tab == "logits":
         right = "same tokens"
+    elif choice.tab == "zeros" and choice.swapped:
+        right, tone = "WHAT-IF rules swapped", "contradicts"
     used = sum(cells(span.text) for span in spans)
-    spans.append(Span(fit(right, max(0, width - used - 1), right=True), "dim"))
+    spans.append(Span(fit(right, max(0, width - used - 1), right=True), tone))
     return [top, Line(spans=tuple(spans))]
 
 
@@ -314,8 +316,8 @@ def _swapped(side: ZeroSide) -> str:
 
 
 def _contract_rows(pairs: Sequence[PairResult], width: int) -> list[Line]:
-    lines = [line((fit(" tensor", 40) + fit("field", 17) + "A | B", "head"))]
-    name = 38
+    name = min(38, max(18, width - 60))
+    lines = [line((fit(" tensor", name + 2) + fit("field", 17) + "A | B", "head"))]
     names = _names(pairs, name)
     for pair in pairs:
         for i, difference in enumerate(pair.contract):
@@ -326,7 +328,9 @@ def _contract_rows(pairs: Sequence[PairResult], width: int) -> list[Line]:
                     spans=(
                         Span(" " + fit(names[pair.pair.name] if i == 0 else "", name + 1)),
                         Span(fit(difference.field, 17), "strong"),
-                        Span(cut_end(f"{left} | {right}", max(8, width - 58)), "contradicts"),
+                        Span(
+                            cut_end(f"{left} | {right}", max(8, width - name - 20)), "contradicts"
+                        ),
                     ),
                     about=(f"{pair.pair.a} against {pair.pair.b}", f"A {left}", f"B {right}"),
                     target=_target(pair),
@@ -343,8 +347,11 @@ def _contract_detail(pair: PairResult, width: int) -> list[Line]:
         ", ".join(pair.planes_identical) or "none",
         ", ".join(pair.planes_different) or "none",
     )
-    lines += labelled("same bytes", same, width, indent=14)
-    lines += labelled("other bytes", other, width, indent=14)
+    for difference in pair.contract:
+        a, b = (value_words(difference.field, side) for side in (difference.a, difference.b))
+        lines += labelled(difference.field, f"A {a}   B {b}", width, indent=17)
+    lines += labelled("same bytes", same, width, indent=17)
+    lines += labelled("other bytes", other, width, indent=17)
     return lines
 
 

@@ -156,7 +156,7 @@ def field_about(field: FieldState) -> tuple[str, ...]:
     for claim in field.declared:
         lines.append(
             f"{claim.source} says {value_words(field.field, claim.value)} "
-            f"({claim.basis.replace('_', ' ')}; written: {claim.written!r})"
+            f"({'' if claim.basis == 'written' else 'by definition; '}written: {claim.written!r})"
         )
     if not field.declared:
         lines.append("nothing in the files declares it")
@@ -200,11 +200,12 @@ def _equation_line(equation: Equation, width: int, ascii_only: bool) -> Line:
     actual = "none" if equation.actual_bytes is None else f"{equation.actual_bytes} B"
     sign = "=" if equation.holds is not False else ("/=" if ascii_only else "≠")
     sizes = f"{expected} {sign} {actual}"
-    room = max(10, width - 14 - len(sizes) - len(verdict) - 4)
+    name = 21 if width >= 100 else 13
+    room = max(10, width - name - len(sizes) - len(verdict) - 5)
     symbolic = f"{equation.symbolic}  {equation.substituted}"
     return Line(
         spans=(
-            Span(" " + fit(inert(equation.plane), 13)),
+            Span(" " + fit(cut_middle(inert(equation.plane), name - 1), name)),
             Span(fit(cut_middle(inert(symbolic), room), room) + " "),
             Span(sizes + "  ", "number"),
             Span(verdict, tone),

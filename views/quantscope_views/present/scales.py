@@ -113,8 +113,8 @@ def scale_lines(
         )
         odd = ", ".join(f"{count} {kind}" for kind, count in facts.odd.items())
         text = (
-            f" {facts.plane}: {number_words(facts.smallest, 3)} .. {number_words(facts.largest, 3)}"
-            f", median {number_words(facts.median, 3)}, spread 2^"
+            f" {facts.plane}: {number_words(facts.smallest, 4)} .. {number_words(facts.largest, 4)}"
+            f", median {number_words(facts.median, 4)}, spread 2^"
             f"{math.log2(facts.largest / facts.smallest):.1f}"
         )
         lines.append(line((text, "number"), (f"   {odd}" if odd else "", "check"), about=about))

@@ -105,7 +105,9 @@ def loading_state(what: str, progress: Progress | None, seen: str = "") -> PaneS
 
 def progress_words(progress: Progress) -> str:
     """`examine 45 of 272 tensors, 120/s, 2s left`."""
-    if progress.unit == "bytes":
+    if progress.unit == "%":
+        done, whole, rate = f"{100 * progress.done // max(1, progress.total or 1)} %", "", ""
+    elif progress.unit == "bytes":
         done = size_words(progress.done)
         whole = f" of {size_words(progress.total)}" if progress.total else ""
         rate = f", {size_words(int(progress.rate))}/s" if progress.elapsed_s > 0.5 else ""

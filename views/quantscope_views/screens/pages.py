@@ -114,8 +114,13 @@ def markdown_lines(text: str, width: int) -> list[Line]:
     """Headings, paragraphs, lists and tables of a help page as lines; nothing is interpreted as markup."""
     lines: list[Line] = []
     paragraph: list[str] = []
+    item: list[str] = []
 
     def flush() -> None:
+        if item:
+            pieces = wrap(" ".join(item), width - 5)
+            lines.extend(line(f"  {' ' if i else '-'} {piece}") for i, piece in enumerate(pieces))
+            item.clear()
         if paragraph:
             lines.extend(line(f" {piece}") for piece in wrap(" ".join(paragraph), width - 2))
             paragraph.clear()
@@ -127,14 +132,15 @@ def markdown_lines(text: str, width: int) -> list[Line]:
             lines.append(line((f" {stripped.lstrip('# ')}", "strong")))
         elif stripped.startswith(("- ", "* ")):
             flush()
-            pieces = wrap(stripped[2:].replace("`", ""), width - 5)
-            lines += [
-                line(("  - " if i == 0 else "    ") + piece) for i, piece in enumerate(pieces)
-            ]
+            item.append(stripped[2:].replace("`", ""))
+        elif item and stripped and raw.startswith("  "):
+            item.append(stripped.replace("`", ""))
         elif not stripped:
             flush()
             lines.append(line(""))
         else:
+            if item:
+                flush()
             paragraph.append(stripped.replace("`", ""))
     flush()
     return lines
