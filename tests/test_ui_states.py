@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoint_builder import write_checkpoint
+from quantscope.parity.text import result_lines
 from quantscope_views.app import FILE_WATCH_S
+from quantscope_views.lines import cells
+from quantscope_views.present.run import kernel_result_lines
 from quantscope_views.present.states import (
     PaneState,
     error_state,
@@ -19,6 +22,7 @@ from quantscope_views.present.states import (
 )
 from quantscope_views.screens.tensor import TensorScreen
 from quantscope_views.screens.triage import TriageScreen
+from quantscope_views.widgets.lines_view import LinesView
 from textual_fspicker.parts import DirectoryNavigation
 from ui_driver import (
     Gptq,
@@ -449,7 +453,8 @@ async def test_triage_title_and_jobs_are_whole_in_80_columns(tmp_path: Path) -> 
     assert _title_line(title, 80).text.strip() == title
     assert _title_line("NEEDS YOU: 1 kind", 80).text.endswith("who must act")
     step = Progress(job="scan", stage="examine", done=40, total=40, unit="tensors", elapsed_s=5.0)
-    job = Job(key="scan", title="open and scan /data/drop/model", started=0.0, progress=step)
+    title = "open and scan /data/drop/of/a/new/model-w4g128-dynamic-mixed"
+    job = Job(key="scan", title=title, started=0.0, progress=step)
     assert "examine 40 of 40 tensors, 8/s" in job_lines([job], 80)[0].text
 
 
@@ -469,3 +474,25 @@ async def test_the_next_difference_is_searched_for_only_beside_another_reading(
         app.run_registered("bytes.next-difference")
         await idle(pilot)
         assert app.screen.bytes_pane.position == (0, 1)
+
+
+async def test_a_kernel_check_is_told_whole_in_80_columns(tmp_path: Path) -> None:
+    folder, _ = gptq_folder(tmp_path / "f", count=1)
+    app = make_app(folder)
+    async with app.run_test(size=SMALL) as pilot:
+        await idle(pilot)
+        await press(pilot, "t", "enter", "4")
+        view = app.screen.query_one("#run", LinesView)
+        row = next(i for i, line in enumerate(view.lines) if line.key == "reference:affine@cpu")
+        view.go_to(row)
+        await press(pilot, "enter")
+        assert app.workspace.kernel_runs
+        results = kernel_result_lines(app.workspace.kernel_runs[0].results[0], 80, False)
+        text = "\n".join(line.text for line in results)
+        assert "…" not in text
+        assert all(cells(line.text) <= 80 for line in results)
+        folded = " ".join(text.split())
+        for said in result_lines(app.workspace.kernel_runs[0].results[0]):
+            assert " ".join(said.split()) in folded
+        names = [line.text for line in view.lines if "@" in line.text]
+        assert all(name.split("@")[1].startswith(("cpu ", "cuda ")) for name in names)

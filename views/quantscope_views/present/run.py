@@ -10,7 +10,7 @@ import msgspec
 from quantscope.parity.model import ParityResult, ParityRun
 from quantscope.report.words import OUTCOME_WORDS
 
-from quantscope_views.lines import Line, Span, cut_end, fit, labelled, line, rule
+from quantscope_views.lines import Line, Span, cells, cut_end, fit, labelled, line, rule, wrap
 from quantscope_views.present.headline import Overview
 from quantscope_views.present.logits import LogitsState, logits_lines
 from quantscope_views.present.run_facts import KernelChoice, RunChoices
@@ -26,6 +26,8 @@ DECODE_BYTES_PER_S = 150e6
 PROBE_PACKAGES = ("torch", "transformers", "tokenizers")
 MAX_RESULTS = 3
 """Results of kernels shown in full, the newest."""
+RESULT_LABEL = 18
+"""Cells before what a line of a result says."""
 HIDDEN_KERNELS = 6
 """Kernels that cannot run are listed one by one up to this many, then counted."""
 
@@ -95,15 +97,16 @@ def _kernel_lines(
     lines = []
     can = [choice for choice in choices.kernels if choice.runs]
     cannot = [choice for choice in choices.kernels if not choice.runs]
+    wide = max((len(choice.key) for choice in (*can, *cannot[:HIDDEN_KERNELS])), default=0)
     for choice in can:
-        lines.append(_runnable(choice, newest.get(choice.key), width))
+        lines.append(_runnable(choice, newest.get(choice.key), width, wide))
     if not any(choice.executes for choice in can):
         only = "but arithmetic " if can else ""
         lines += labelled(
             "no kernel", f"nothing {only}can run here on this tensor", width, tone="check"
         )
     for choice in cannot[:HIDDEN_KERNELS]:
-        text = f"   {fit(choice.key, 28)} {choice.why_not}"
+        text = f"   {fit(choice.key, wide + 2)}{choice.why_not}"
         why = (f"{choice.key}: {choice.title}", choice.why_not)
         lines.append(line((cut_end(text, width), "dim"), about=why))
     if len(cannot) > HIDDEN_KERNELS:
@@ -113,18 +116,24 @@ def _kernel_lines(
     return lines
 
 
-def _runnable(choice: KernelChoice, result: ParityResult | None, width: int) -> Line:
+def _runnable(choice: KernelChoice, result: ParityResult | None, width: int, wide: int) -> Line:
     cost = f"about {seconds_words(max(0.1, choice.seconds))}, {size_words(choice.memory_bytes)}"
-    note = "" if choice.executes else "  (arithmetic, no kernel)"
+    room = max(8, width - wide - 2 - 20 - 4)
     said, tone = "not run: enter starts it", "plain"
     if result is not None:
         said, tone = f"{_outcome_words(result)}; enter again", _tone(result)
+    if not choice.executes:
+        said = next(
+            text
+            for text in (f"{said}  (arithmetic, no kernel)", f"no kernel: {said}", said)
+            if len(text) <= room or text == said
+        )
     return Line(
         spans=(
             Span(" > ", "key"),
-            Span(fit(choice.key, 29), "strong"),
+            Span(fit(choice.key, wide + 2), "strong"),
             Span(fit(cost, 20), "number"),
-            Span(cut_end(said + note, max(8, width - 54)), tone),
+            Span(cut_end(said, room), tone),
         ),
         about=(
             f"{choice.key}: {choice.title}",
@@ -153,7 +162,8 @@ def kernel_result_lines(result: ParityResult, width: int, ascii_only: bool) -> l
     tone = _tone(result)
     lines = []
     for number, text in enumerate(result_lines(result)):
-        lines.append(line((cut_end(f" {text}", width), tone if number in (2, 3) else "plain")))
+        shade = tone if number in (2, 3) else "plain"
+        lines += [line((piece, shade)) for piece in _folded_result(f" {text}", width)]
     if result.inputs:
         lines.append(
             line((" error as a share of its tolerance, by input (full: 1 and more)", "head"))
@@ -178,6 +188,18 @@ def kernel_result_lines(result: ParityResult, width: int, ascii_only: bool) -> l
             )
         )
     return lines
+
+
+def _folded_result(text: str, width: int) -> list[str]:
+    """A line of a result folded where it is too long; what follows stands under what it says."""
+    if cells(text) <= width:
+        return [text]
+    label = min(RESULT_LABEL, width // 2) if text.startswith("   ") else 3
+    head, rest = text[:label], text[label:]
+    return [
+        (head if number == 0 else " " * label) + piece
+        for number, piece in enumerate(wrap(rest, width - label))
+    ]
 
 
 def running_words(job: Job) -> str:

@@ -52,7 +52,8 @@ def job_lines(jobs: Sequence[Job], width: int) -> list[Line]:
     if not jobs:
         return [line((" no job ran in this session", "dim"))]
     lines = []
-    wide = min(40, max(cells(job.title) for job in jobs))
+    notes = [job.note or (progress_words(job.progress) if job.progress else "") for job in jobs]
+    wide = min(max(cells(job.title) for job in jobs), max(20, width - 21 - max(map(cells, notes))))
     for job in jobs:
         far = progress_words(job.progress) if job.progress is not None else ""
         note = job.note or far
