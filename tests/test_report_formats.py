@@ -25,6 +25,7 @@ from quantscope.report.sarif import sarif
 from quantscope.report.schema import Report
 from quantscope.report.selection import Selection
 from quantscope.rules.catalogue import judge
+from quantscope.samples import write_samples
 from quantscope.session.pipeline import inspect
 from report_checkpoints import HOSTILE, config, write_gptq, write_liar
 
@@ -266,3 +267,31 @@ def test_formats_go_by_the_ending_of_the_file(tmp_path: Path) -> None:
         assert main.run(["report", str(tmp_path / "c"), "-o", str(target)]) == 0
         assert target.read_text().startswith(first)
     assert "runs" in json.loads((tmp_path / "r.sarif").read_text())
+
+
+def test_a_ticket_names_files_commands_and_nobody_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_samples(tmp_path / "s", ["gguf-scale-nan", "smol-w4-liar"])[0].parent
+    texts = {}
+    for name in ("gguf-scale-nan", "smol-w4-liar"):
+        for form in ("markdown", "html"):
+            main.run(["report", str(folder / name), "-o", "-", "--format", form])
+            texts[name, form] = capsys.readouterr().out
+    assert not any("<tensor>" in text or "&lt;tensor&gt;" in text for text in texts.values())
+    ticket = texts["gguf-scale-nan", "markdown"]
+    assert "`u6*f16` (`smol2l-h256-Q4_K_M.gguf`)" in ticket
+    assert "who can act: nobody" in ticket
+    assert "(`quantscope probe`)" in texts["smol-w4-liar", "markdown"]
+
+
+def test_a_byte_range_is_the_same_in_every_form(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(write_samples(tmp_path / "s", ["gptq-scale-nan"])[0])
+    main.run(["report", folder, "-o", "-", "--format", "markdown"])
+    ticket = capsys.readouterr().out
+    main.run(["scan", folder])
+    scan = capsys.readouterr().out
+    assert "bytes 0xC2FA to 0xC2FB" in ticket
+    assert "bytes 0xC2FA to 0xC2FB" in " ".join(scan.split())

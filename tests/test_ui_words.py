@@ -207,7 +207,10 @@ def test_a_message_that_its_row_cuts_stands_whole_under_why(tmp_path: Path) -> N
         finding = facts.findings[0]
         state = facts.inspection.state(str(finding.subject.tensor))
         lines = why_lines(finding, state, facts, 79)
-        assert finding.message in " ".join(" ".join(line.text.split()) for line in lines)
+        text = " ".join(" ".join(line.text.split()) for line in lines)
+        assert finding.message in text
+        first, end = finding.subject.byte_range or (0, 0)
+        assert f"bytes 0x{first:X} to 0x{end - 1:X}" in text
 
 
 def test_findings_that_read_the_same_are_told_apart_by_their_file(tmp_path: Path) -> None:

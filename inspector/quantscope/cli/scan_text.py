@@ -253,7 +253,8 @@ def where_words(finding: FindingEntry) -> str:
     parts = [part for part in (subject.stored or subject.tensor, subject.file) if part]
     text = ", ".join(parts)
     if subject.byte_range is not None:
-        text += f" @0x{subject.byte_range[0]:x}..0x{subject.byte_range[1]:x}"
+        first, end = subject.byte_range
+        text += f", bytes 0x{first:X} to 0x{max(first, end - 1):X}"
     if subject.config_key:
         text += f"{', ' if text else ''}{subject.config_key}"
     return text

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from quantscope.report.folding import THIS_TENSOR
 from quantscope.report.inert_markup import plain_html
 from quantscope.report.kernel_checks import kernel_check_rows
 from quantscope.report.logits_checks import logits_check_rows
@@ -144,15 +145,16 @@ def _contract_table(entry: TensorEntry, fields: Sequence[str]) -> Iterator[str]:
         known = entry.contract[field]
         if known.match == "not_applicable" and not known.declared:
             continue
-        yield f"<tr><th>{plain_html(field)}</th><td>{_declared(field, known)}</td>"
+        yield f"<tr><th>{plain_html(field)}</th><td>{_declared(field, known, entry.name)}</td>"
         yield f"<td>{_inferred(field, known)}</td><td>{MATCH_WORDS[known.match]}</td></tr>"
     yield "</table>"
 
 
-def _declared(field: str, known: FieldEntry) -> str:
+def _declared(field: str, known: FieldEntry, name: str) -> str:
     return (
         "<br>".join(
-            f"{plain_html(value_words(field, claim.value))} <code>{plain_html(claim.source)}</code>"
+            f"{plain_html(value_words(field, claim.value))} "
+            f"<code>{plain_html(claim.source.replace(THIS_TENSOR, name))}</code>"
             for claim in known.declared[:6]
         )
         or "not stated"

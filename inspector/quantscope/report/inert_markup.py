@@ -13,6 +13,8 @@ MAX_PROSE = 600
 _SPECIAL = re.compile(r"([\\`*_{}\[\]#!|<>~&$])")
 _BLOCK_START = re.compile(r"[-+=]|\d+[.)]")
 _PINGS = re.compile(r"[@]|#\d|\bGH-\d|https?:|www\.", re.IGNORECASE)
+_COMMAND = re.compile(r"(`quantscope [a-z]+`)")
+"""A command of this tool, written as code in the tool's own sentences."""
 _FENCES = re.compile(r"`+")
 
 
@@ -40,7 +42,8 @@ def prose(text: str, limit: int = MAX_PROSE) -> str:
     shown = cut_middle(inert(text), limit)
     if _PINGS.search(shown) or _BLOCK_START.match(shown):
         return code(shown, limit)
-    return _SPECIAL.sub(r"\\\1", shown)
+    pieces = _COMMAND.split(shown)
+    return "".join(p if i % 2 else _SPECIAL.sub(r"\\\1", p) for i, p in enumerate(pieces))
 
 
 def plain_html(text: str, limit: int = MAX_PROSE) -> str:

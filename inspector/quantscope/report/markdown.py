@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 from itertools import islice
 
+from quantscope.report.folding import THIS_TENSOR
 from quantscope.report.inert_markup import cell, code, prose
 from quantscope.report.kernel_checks import kernel_check_rows, left_out
 from quantscope.report.logits_checks import logits_check_rows
@@ -91,7 +92,7 @@ def _finding(finding: FindingEntry, report: Report, heading: str) -> Iterator[st
     if entry is not None:
         yield from _table(finding, entry)
         yield ""
-    yield f"- **Finding** {code(finding.id)}, confidence: {CONFIDENCE_WORDS[finding.confidence]}, who can act: {who_words(finding.who_detail or finding.who)}"
+    yield f"- **Finding** {code(finding.id)}, confidence: {CONFIDENCE_WORDS[finding.confidence]}, who can act: {_who(finding)}"
     yield from _bullet("Where", _where(finding))
     yield from _members(finding)
     if finding.example is not None:
@@ -103,6 +104,10 @@ def _finding(finding: FindingEntry, report: Report, heading: str) -> Iterator[st
     if finding.would_settle:
         yield f"- **Would settle it** {prose(finding.would_settle)}"
     yield f"- **Reproduce** {code(_reproduce(finding, report))}"
+
+
+def _who(finding: FindingEntry) -> str:
+    return "nobody" if finding.who == "nobody" else who_words(finding.who_detail or finding.who)
 
 
 def _bullet(label: str, text: str) -> Iterator[str]:
@@ -121,6 +126,8 @@ def _table(finding: FindingEntry, entry: TensorEntry) -> Iterator[str]:
         declared: dict[str, list[str]] = {}
         for claim in known.declared:
             file = claim.source.partition("#")[0]
+            if file.startswith(THIS_TENSOR) and entry.planes:
+                file = entry.planes[0].file
             declared.setdefault(value_words(field, claim.value), []).append(file)
         claims = "; ".join(
             f"{cell(value)} ({', '.join(cell(f, 60) for f in list(dict.fromkeys(files))[:3])})"

@@ -330,8 +330,8 @@ def _where_lines(finding: Finding, width: int) -> list[Line]:
     elif subject.file:
         parts.append(subject.file)
     if subject.byte_range:
-        first, last = subject.byte_range
-        parts.append(f"@{offset_words(first)} .. {offset_words(last)}")
+        first, end = subject.byte_range
+        parts.append(f"bytes {offset_words(first)} to {offset_words(max(first, end - 1))}")
     if not parts or (finding.count > 1 and not subject.byte_range):
         return []
     return labelled("where", "  ".join(parts), width, about=finding_about(finding))
