@@ -31,6 +31,13 @@ class Leaving(Navigation):
         """No action once the app is leaving: keys typed ahead are dropped."""
         return False if self._exit else await super().run_action(*args, **options)
 
+    def action_command_palette(self) -> None:
+        """Every action, tensor, rule and checkpoint by name."""
+        from quantscope_views.palette import Palette
+
+        if self.use_command_palette and not isinstance(self.screen, Palette):
+            self.push_screen(Palette(id="--command-palette"))
+
     def action_help_quit(self) -> None:
         """Ctrl+C is for copying; whoever meant to leave is told the key that the help names."""
         keys = (

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, cast
 
 from quantscope.text import inert
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 
 from quantscope_views.actions import ACTIONS
@@ -16,6 +16,16 @@ from quantscope_views.lines import cut_middle
 
 MAX_TENSOR_HITS = 40
 """Tensors that a search shows at most."""
+
+
+class Palette(CommandPalette):
+    """The toolkit's palette, in a window of any size: its list cannot move by pages that have no lines."""
+
+    def _action_command_list(self, action: str) -> None:
+        try:
+            super()._action_command_list(action)
+        except (KeyError, IndexError):  # the list is not laid out: there is no page to move by
+            return
 
 
 class ActionProvider(Provider):

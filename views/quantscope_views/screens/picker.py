@@ -18,6 +18,13 @@ class FolderList(DirectoryNavigation):  # type: ignore[misc]
         started: Worker[Any] = super().run_worker(*args, **{**options, "exit_on_error": False})
         return started
 
+    def _move_page(self, direction: Any) -> None:
+        """By pages, where there are lines to move by: a tiny window has none."""
+        try:
+            super()._move_page(direction)
+        except (KeyError, IndexError):
+            return
+
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """Show what could be listed, and that it is not all."""
         if event.state is WorkerState.ERROR:
