@@ -270,6 +270,29 @@ async def test_going_to_a_name_that_is_not_there_offers_the_closest(tmp_path: Pa
         assert any("closest: " in said and name in said for said in notices(app))
 
 
+def test_groups_of_a_finding_on_several_tensors_are_counted_a_tensor(tmp_path: Path) -> None:
+    folder, _ = gptq_folder(tmp_path / "liar", count=2, checkpoint_format="gptq")
+    finding = next(f for f in facts_of(folder).findings if f.code == "QZ002")
+    assert finding.count > 1
+    counted = next(text for text in finding_numbers(finding) if text.startswith("groups counted"))
+    assert counted.endswith(" a tensor")
+
+
+async def test_a_byte_that_no_element_uses_is_shown_in_its_file(tmp_path: Path) -> None:
+    folder = write_samples(tmp_path / "s", ["st-overlap"])[0]
+    app = make_app(folder)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await idle(pilot)
+        finding = app.workspace.finding
+        assert finding is not None
+        assert finding.subject.byte_range is not None
+        await press(pilot, "b")
+        await idle(pilot)
+        place = app.present_place()
+        assert (place.screen, place.byte_offset) == ("raw", finding.subject.byte_range[0])
+        assert any("no element uses the byte 0x" in said for said in notices(app))
+
+
 def test_notes_are_something_that_was_found() -> None:
     noted = facts_of(SAMPLES / "smol-gguf-q4_k_m")
     assert {finding.severity for finding in noted.findings} == {"note"}

@@ -182,7 +182,8 @@ def _with_unit(key: str, value: Any, unit: str, tensors: int = 1) -> str:
         if key in TOTALS and "sum" in value:
             return f"{_one(value['sum'], unit)} in all, {text} a tensor"
         return f"{text}{_tail(unit)} over {tensors} tensors"
-    return _one(value, unit) + _tail(unit)
+    each = " a tensor" if key == "groups" and tensors > 1 else ""
+    return _one(value, unit) + _tail(unit) + each
 
 
 def _one(value: float, unit: str) -> str:

@@ -23,6 +23,7 @@ from quantscope_views.present.bytes_page import PageReader
 from quantscope_views.present.bytes_search import element_of_byte, find_next
 from quantscope_views.present.reading_choice import ReadingChoice
 from quantscope_views.present.states import PaneState
+from quantscope_views.present.words import offset_words
 from quantscope_views.widgets.hex_view import HexView
 from quantscope_views.widgets.nibble_view import NibbleView
 from quantscope_views.widgets.state_pane import StatePane
@@ -40,6 +41,7 @@ class BytesPane(Vertical):
         self._bridge: Bridge | None = None
         self._layout: LayoutMap | None = None
         self._at = (0, 0)
+        self._asked_byte: tuple[int, int] | None = None
         self._asked: PageRequest | None = None
         self._ranges: list[tuple[int, int, int]] = []
 
@@ -164,6 +166,7 @@ class BytesPane(Vertical):
             return
         holding = self._holding(byte_offset, wanted_file)
         file_id = holding[0] if holding is not None else state.tensor.planes[0].file_id
+        self._asked_byte = (wanted_file if wanted_file is not None else file_id, byte_offset)
 
         def find(token: CancelToken) -> tuple[tuple[int, int], str] | None:
             return element_of_byte(checkpoint, state, choice, file_id, byte_offset, token)
@@ -244,11 +247,23 @@ class BytesPane(Vertical):
     def take_element(self, found: tuple[tuple[int, int], str] | None) -> None:
         """The element of a byte was found."""
         if found is None:
-            self.notify("no element uses that byte", severity="warning", timeout=4)
+            self._show_unused_byte()
             return
         self._at, role = found
         self.nibbles.active = role
         self.request(force=True)
+
+    def _show_unused_byte(self) -> None:
+        """A byte that belongs to no element is shown as it lies in its file."""
+        if self._asked_byte is None:
+            return
+        file_id, byte_offset = self._asked_byte
+        workspace = getattr(self.app, "workspace", None)
+        own = workspace is not None and workspace.checkpoint is self._checkpoint
+        words = f"no element uses the byte {offset_words(byte_offset)}"
+        self.notify(words + ("; plain hex" if own else ""), severity="warning", timeout=4)
+        if own:
+            self.app.show_raw(file_id, byte_offset)  # type: ignore[attr-defined]
 
     def take_found(self, found: tuple[int, int] | None) -> None:
         """A search ended."""
