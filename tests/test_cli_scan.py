@@ -320,7 +320,9 @@ def test_what_is_found_is_called_what_it_is(
     noted = sample_text("smol-gguf-q4_k_m", tmp_path, capsys)
     assert "nothing found" not in noted
     assert noted.count("nothing above note in what was read") == 2
-    assert "a contradiction in 4 of 4 tensors" in sample_text("smol-w4-liar", tmp_path, capsys)
+    liar = sample_text("smol-w4-liar", tmp_path, capsys)
+    assert "a contradiction in 4 of 4 tensors" in liar
+    assert "not run: QR008 (needs a deep scan" in liar
 
 
 def test_a_cut_note_says_where_it_stands_whole(

@@ -186,6 +186,22 @@ def test_bytes_finds_zero_and_scale(
     assert scale in out(capsys, *words, "scale")
 
 
+def test_bytes_says_whose_reading_each_value_is(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path(__file__).resolve().parents[1] / "sample_checkpoints" / "smol-w4-liar"
+    words = ["bytes", str(folder), "--tensor", "model.layers.0.self_attn.k_proj", "--at", "0,0"]
+    text = out(capsys, *words)
+    assert "value, as the bytes say, (7 - 8) * 0.202637" in text
+    assert "as the file claims (7 - 9) * 0.202637" in text
+
+
+def test_the_zero_table_of_show_keeps_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path(__file__).resolve().parents[1] / "sample_checkpoints" / "smol-w4-liar"
+    words = ["show", str(folder), "--tensor", "model.layers.0.self_attn.k_proj", "--tab", "zero"]
+    stored, used = out(capsys, *words).splitlines()[3:5]
+    assert stored.rindex("6  6") == used.rindex("6  6")
+    assert stored.startswith("  stored, out 0..7 ")
+
+
 def test_bytes_outside_the_tensor_gives_4(planes: Planes, tmp_path: Path) -> None:
     words = ["bytes", str(tmp_path), "--tensor", MODULE, "--at"]
     assert main.run([*words, "64,0"]) == 4

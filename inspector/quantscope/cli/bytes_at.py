@@ -215,9 +215,11 @@ def _owner_words(plane: Plane, cell: Cell) -> str:
 def _value_lines(one: OneTensor, reading: Reading, row: int, col: int) -> Iterator[str]:
     yield ""
     try:
-        yield f"value {_value_words(one, reading, row, col)}"
         claimed = one.state.declared_reading
-        if claimed is not None and claimed != reading and claimed.shape == reading.shape:
+        apart = claimed is not None and claimed != reading and claimed.shape == reading.shape
+        says = ", as the bytes say," if apart else ""
+        yield f"value{says} {_value_words(one, reading, row, col)}"
+        if claimed is not None and apart:
             yield f"as the file claims {_value_words(one, claimed, row, col)}"
     except QuantscopeError as problem:
         yield f"value unknown: {inert(problem.message)}"

@@ -278,9 +278,11 @@ def _looked_at(report: Report, columns: int) -> Iterator[str]:
     if scope.rules_skipped:
         codes = ", ".join(entry.code for entry in scope.rules_skipped[:8])
         more = len(scope.rules_skipped) - 8
+        reasons = {entry.reason for entry in scope.rules_skipped}
+        why = f" ({reasons.pop()})" if len(reasons) == 1 else ""
         yield from _wrapped(
             "rules",
-            f"{len(scope.rules_run)} run; not run: {codes}{f' and {more} more' if more > 0 else ''}",
+            f"{len(scope.rules_run)} run; not run: {codes}{f' and {more} more' if more > 0 else ''}{why}",
             columns,
         )
     if scope.suppressed:
