@@ -259,7 +259,8 @@ def test_only_the_bridge_starts_threads() -> None:
     for file in source.rglob("*.py"):
         text = file.read_text()
         if file.name != "bridge.py":
-            assert "run_worker(" not in text, file
+            # The file picker's own list, a library's, has its worker told to fail softly.
+            assert file.name == "picker.py" or "run_worker(" not in text, file
             assert "import threading" not in text, file
             assert "call_from_thread" not in text, file
 

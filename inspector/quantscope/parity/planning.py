@@ -74,7 +74,10 @@ def check_emulation(name: str | None) -> None:
         UsageError: with the known ones as a hint.
     """
     if name is not None and name not in BY_NAME:
-        raise UsageError(f"no fault is called {name}", hint=closest_hint(name, BY_NAME))
+        raise UsageError(
+            f"no fault is called {name}",
+            hint=closest_hint(name, BY_NAME, f"one of {', '.join(BY_NAME)}"),
+        )
 
 
 def cost_of(state: TensorState, name: str, settings: Settings) -> Cost:

@@ -261,7 +261,9 @@ class BytesPane(Vertical):
         workspace = getattr(self.app, "workspace", None)
         own = workspace is not None and workspace.checkpoint is self._checkpoint
         words = f"no element uses the byte {offset_words(byte_offset)}"
-        self.notify(words + ("; plain hex" if own else ""), severity="warning", timeout=4)
+        self.notify(
+            words + ("; plain hex" if own else ""), severity="warning", timeout=4, markup=False
+        )
         if own:
             self.app.show_raw(file_id, byte_offset)  # type: ignore[attr-defined]
 
