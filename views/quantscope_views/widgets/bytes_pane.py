@@ -301,7 +301,7 @@ class BytesPane(Vertical):
         wanted = message.wanted
         if wanted == "difference" and not choice.is_what_if:
             words = "the file's own reading is shown; z or o shows another to compare with"
-            self.notify(words, timeout=4)
+            self.notify(words, timeout=4, markup=False)
             return
 
         def search(token: CancelToken) -> tuple[int, int] | None:
