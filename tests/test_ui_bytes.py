@@ -495,3 +495,10 @@ def test_a_value_that_is_no_number_is_written_one_way(tmp_path: Path) -> None:
     about = "\n".join(value_about(page))
     assert "= NaN (exact float32 steps)" in about
     assert "nan" not in about
+
+
+def test_what_nothing_declares_is_not_what_the_file_claims(tmp_path: Path) -> None:
+    page = sample_page(tmp_path, "mlx-no-config")
+    text = "\n".join(line.text for line in page_lines(page, 80, 20, ascii_only=False))
+    assert "by custom: nothing declares it" in text
+    assert "as the file claims" not in text + "\n".join(value_about(page))

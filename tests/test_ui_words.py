@@ -230,9 +230,12 @@ def test_a_kernel_that_would_never_take_the_tensor_does_not_ask_to_be_installed(
 
 def test_names_of_planes_do_not_run_into_their_equations() -> None:
     found, _ = seen(SAMPLES / "smol-ct-nvfp4")
-    for width, name in ((79, 13), (159, 21)):
+    for width in (79, 159):
         rows = [line.text for line in equation_lines(found.states[0], width, False)[1:4]]
-        assert all(text[name] == " " != text[name + 1] for text in rows)
+        assert [text.split()[0] for text in rows] == [
+            equation.plane for equation in found.states[0].solved.equations[:3]
+        ]
+        assert all(text[20] == " " != text[21] for text in rows)
     assert any(text.split()[:2] == ["weight_global_scale", "F32"] for text in rows)
 
 
@@ -291,6 +294,13 @@ async def test_a_byte_that_no_element_uses_is_shown_in_its_file(tmp_path: Path) 
         place = app.present_place()
         assert (place.screen, place.byte_offset) == ("raw", finding.subject.byte_range[0])
         assert any("no element uses the byte 0x" in said for said in notices(app))
+
+
+def test_where_nothing_is_quantized_no_sizes_hold(tmp_path: Path) -> None:
+    facts = facts_of(write_samples(tmp_path / "s", ["file-missing"])[0])
+    text = "\n".join(line.text for line in looked_at_lines(facts, 79))
+    assert "no quantized tensor" in text
+    assert "0 of 0" not in text
 
 
 def test_notes_are_something_that_was_found() -> None:

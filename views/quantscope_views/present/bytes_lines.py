@@ -414,7 +414,10 @@ def _value_lines(page: BytesPage, width: int) -> list[Line]:
     if page.refused:
         right, tone = f"   file claims {', '.join(page.refused)}: does not fit", "contradicts"
     elif claimed is not None and claimed.formula != shown.formula:
-        right, tone = f"   as the file claims: {fixed_words(claimed.value)}", "contradicts"
+        says = "as the file claims" if page.declared else "by custom"
+        right, tone = f"   {says}: {fixed_words(claimed.value)}", "contradicts"
+    elif not page.declared:
+        right = "   by custom: nothing declares it"
     if cells(left) + cells(right) <= width:
         return [line((left, "strong"), (right, tone), about=about)]
     lines = [line((text, "strong"), about=about) for text in _folded(left, width)]
@@ -437,7 +440,8 @@ def value_about(page: BytesPage) -> tuple[str, ...]:
             f"the file claims {claims}: the stored sizes rule that out; shown is what fits"
         )
     elif page.claimed is not None:
-        lines.append(f"as the file claims: {page.claimed.formula} = {_exact(page.claimed.value)}")
+        says = "as the file claims" if page.declared else "by custom, nothing declares it"
+        lines.append(f"{says}: {page.claimed.formula} = {_exact(page.claimed.value)}")
     lines += [strip_about(strip, page) for strip in page.strips]
     lines += position_about(page)
     return tuple(lines)

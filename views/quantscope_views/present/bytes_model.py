@@ -103,6 +103,8 @@ class BytesPage(msgspec.Struct, frozen=True, kw_only=True):
     group: Group
     shown: Shown | None
     claimed: Shown | None
+    declared: bool = True
+    """Whether anything in the files declares how the codes are read."""
     refused: tuple[str, ...] = ()
     """What the file claims and its own sizes rule out, in words: `claimed` is then no claim of the file."""
     histogram: tuple[int, ...] = ()

@@ -219,6 +219,7 @@ class PageReader:
             group=group,
             shown=shown,
             claimed=claimed,
+            declared=choice.declared,
             refused=choice.refused,
             histogram=facts.histogram if facts is not None else (),
             histogram_labels=facts.labels if facts is not None else (),

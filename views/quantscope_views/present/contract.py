@@ -176,20 +176,19 @@ def equation_lines(state: TensorState, width: int, ascii_only: bool) -> list[Lin
     lines = [rule("size equations", width, "chosen reading")]
     if not solved.equations:
         lines.append(line((" no reading of this family fits the stored planes at all", "broken")))
+    broken = [e for e in solved.closest_declared or () if e.holds is False]
+    name = max((len(e.plane) for e in (*solved.equations, *broken)), default=0) + 1
+    name = min(21, max(13, name))
     for equation in solved.equations:
-        lines.append(_equation_line(equation, width, ascii_only))
+        lines.append(_equation_line(equation, width, name, ascii_only))
     lines += _solution_lines(state, width)
     if solved.closest_declared:
         lines.append(line((" the declared reading breaks:", "contradicts")))
-        lines += [
-            _equation_line(equation, width, ascii_only)
-            for equation in solved.closest_declared
-            if equation.holds is False
-        ]
+        lines += [_equation_line(equation, width, name, ascii_only) for equation in broken]
     return lines
 
 
-def _equation_line(equation: Equation, width: int, ascii_only: bool) -> Line:
+def _equation_line(equation: Equation, width: int, name: int, ascii_only: bool) -> Line:
     if equation.holds is None:
         verdict, tone = "not stored, optional" if equation.actual_bytes is None else "-", "dim"
     elif equation.holds:
@@ -200,7 +199,6 @@ def _equation_line(equation: Equation, width: int, ascii_only: bool) -> Line:
     actual = "none" if equation.actual_bytes is None else f"{equation.actual_bytes} B"
     sign = "=" if equation.holds is not False else ("/=" if ascii_only else "≠")
     sizes = f"{expected} {sign} {actual}"
-    name = 21 if width >= 100 else 13
     room = max(10, width - name - len(sizes) - len(verdict) - 5)
     symbolic = f"{equation.symbolic}  {equation.substituted}"
     return Line(

@@ -134,6 +134,8 @@ def _read_lines(facts: TriageFacts, width: int) -> list[Line]:
 
 
 def _held_lines(inspection: Inspection, tally: ScanTally, width: int) -> list[Line]:
+    if not tally.tensors:
+        return labelled("sizes", "no quantized tensor", width)
     text = f"hold {tally.tensors_held} of {tally.tensors} ({tally.equations} size equations)"
     lines = labelled(
         "sizes",
