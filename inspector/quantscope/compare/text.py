@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from quantscope.compare.model import Comparison, FoldingResult, PairResult, ZeroComparison, ZeroSide
-from quantscope.report.words import count_words, value_words, zero_words
+from quantscope.report.words import GATE_WORDS, count_words, value_words, zero_words
 from quantscope.text import cut_middle, inert
 
 NAME_WIDTH = 38
@@ -127,7 +127,7 @@ def _zero_detail(name: str, zeros: ZeroComparison) -> list[str]:
         lines.append("  the two zero planes are byte-identical")
     lines.append(
         f"  equal           {zeros.equal_stored} of {zeros.zeros} stored zeros, "
-        f"{zeros.equal_used} of {zeros.zeros} zeros used"
+        f"{zeros.equal_used} of {zeros.zeros} zeros used, place by place"
     )
     return lines
 
@@ -252,9 +252,9 @@ def _gates(found: Comparison) -> list[str]:
     for name, gate in found.gates.items():
         if gate.status == "executed":
             lines.append(
-                f"  {name:<18} ran: {(gate.outcome or '').replace('_', ' ')}; {gate.reason}"
+                f"  {GATE_WORDS[name]} ran: {(gate.outcome or '').replace('_', ' ')}; {gate.reason}"
             )
-    skipped = [name for name, gate in found.gates.items() if gate.status == "skipped"]
+    skipped = [GATE_WORDS[name] for name, gate in found.gates.items() if gate.status == "skipped"]
     lines.append(f"  not run: {', '.join(skipped)}")
     return lines
 

@@ -14,6 +14,7 @@ from quantscope.report.lookup import entry_of, example_words, members_of
 from quantscope.report.schema import FindingEntry, Report, TensorEntry
 from quantscope.report.words import (
     CONFIDENCE_WORDS,
+    GATE_WORDS,
     PLANE_WORDS,
     SEVERITY_WORDS,
     STRENGTH_WORDS,
@@ -36,14 +37,6 @@ TABLE_FIELDS = (
 )
 MAX_FINDINGS = 40
 MAX_READERS = 8
-GATE_WORDS = {
-    "graph_rewrite": "float graph before and after rescaling",
-    "numeric_reference": "float base",
-    "packing_layout": "packing vectors",
-    "kernel": "kernel",
-    "model_quality": "logits",
-    "serving": "serving",
-}
 
 
 def markdown(report: Report) -> str:

@@ -50,6 +50,16 @@ OUTCOME_WORDS = {
     "inconclusive": "ran: inconclusive",
 }
 
+GATE_WORDS = {
+    "graph_rewrite": "float graph before and after rescaling",
+    "numeric_reference": "float base",
+    "packing_layout": "packing vectors",
+    "kernel": "kernel check",
+    "model_quality": "logits check",
+    "serving": "serving",
+}
+"""The six gates as a person reads them."""
+
 WHO_WORDS = {"nobody": "-"}
 """Who can act, where the word of the document is not the one that a person reads."""
 
