@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from checkpoint_builder import write_safetensors
 from quantscope_views.app import QuantscopeApp
+from quantscope_views.place import Place
 from quantscope_views.present.scan_tally import ScanTally
 from quantscope_views.screens.tensor import TensorScreen
 from quantscope_views.screens.tensors import TensorsScreen
@@ -650,3 +651,43 @@ async def test_a_right_click_opens_the_palette_of_the_pane_under_it(tmp_path: Pa
             assert CommandPalette.is_open(app), where
             await press(pilot, "escape")
             await press(pilot, "T")
+
+
+async def test_keys_that_come_before_a_question_has_gone_leave_the_screen_below(
+    tmp_path: Path,
+) -> None:
+    folder, _ = gptq_folder(tmp_path / "f", count=1)
+    app = make_app(folder)
+    async with app.run_test(size=SMALL) as pilot:
+        await idle(pilot)
+        app.action_show_tensors()
+        await idle(pilot)
+        for opened in ("app.help", "app.go-to", "app.run-menu", "app.open-path", "app.open-sample"):
+            app.run_registered(opened)
+            await idle(pilot)
+            asked = app.screen
+            assert not isinstance(asked, TensorsScreen), opened
+            asked.dismiss()
+            asked.dismiss()
+            await idle(pilot)
+            assert isinstance(app.screen, TensorsScreen), opened
+        app.action_command_palette()
+        await idle(pilot)
+        palette = app.screen
+        palette.dismiss()
+        palette.dismiss()
+        await idle(pilot)
+        assert isinstance(app.screen, TensorsScreen)
+
+
+async def test_a_line_whose_finding_went_with_a_reload_says_so(tmp_path: Path) -> None:
+    folder, _ = gptq_folder(tmp_path / "f", count=1)
+    app = make_app(folder)
+    async with app.run_test(size=SMALL) as pilot:
+        await idle(pilot)
+        for place in (Place(screen="tensor", finding="gone"), Place(screen="raw")):
+            app._notifications.clear()
+            app.go_to(place)
+            await idle(pilot)
+            assert any("not there any more" in words for words in notices(app))
+            assert isinstance(app.screen, TriageScreen)

@@ -172,8 +172,10 @@ class Navigation(Intake):
             self.show_raw(place.file_id, place.byte_offset or 0)
         elif place.screen == "tensors":
             self.action_show_tensors()
-        elif place.screen != "triage":
+        elif place.screen in ("compare", "report", "jobs"):
             self.run_registered(f"app.show-{place.screen}")
+        elif place.screen != "triage" or place.finding is not None:
+            self.notify("what that line led to is not there any more", timeout=3)
 
     def go_to_finding(self, finding: Finding, *, byte: bool = False) -> None:
         """Members of a finding, or its one tensor, or straight to its byte."""

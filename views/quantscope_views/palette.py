@@ -13,12 +13,13 @@ from textual.content import Content
 from quantscope_views.actions import ACTIONS
 from quantscope_views.ascii_only import ascii_text
 from quantscope_views.lines import cut_middle
+from quantscope_views.screens.modal import LeftOnce
 
 MAX_TENSOR_HITS = 40
 """Tensors that a search shows at most."""
 
 
-class Palette(CommandPalette):
+class Palette(LeftOnce, CommandPalette):
     """The toolkit's palette, in a window of any size: its list cannot move by pages that have no lines."""
 
     def _action_command_list(self, action: str) -> None:

@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 
 from quantscope_views.actions import ACTIONS, by_id, shown_key
 from quantscope_views.lines import Line, Span, line, rule, wrap
 from quantscope_views.marks import MATCH_MARKS, SEVERITY_MARKS
+from quantscope_views.screens.modal import Modal
 from quantscope_views.widgets.lines_view import LinesView
 
 
-class WhyScreen(ModalScreen[None]):
+class WhyScreen(Modal[None]):
     """A few sentences over the screen; any of escape, enter, i and q closes them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -9,6 +9,8 @@ from textual.worker import Worker, WorkerState
 from textual_fspicker import FileOpen
 from textual_fspicker.parts import DirectoryNavigation
 
+from quantscope_views.screens.modal import LeftOnce
+
 
 class FolderList(DirectoryNavigation):  # type: ignore[misc]
     """Entries of a folder. The picker's own list lets a folder that vanishes end the app."""
@@ -32,7 +34,7 @@ class FolderList(DirectoryNavigation):  # type: ignore[misc]
             self.post_message(self.PermissionError(self, self.location))
 
 
-class Picker(FileOpen):  # type: ignore[misc]
+class Picker(LeftOnce, FileOpen):  # type: ignore[misc]
     """Chooses a file."""
 
     ERROR_PERMISSION_ERROR = "this folder cannot be listed"

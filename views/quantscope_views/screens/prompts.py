@@ -9,15 +9,15 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from quantscope_views.lines import Line, line, rule, wrap
 from quantscope_views.present.run import menu_lines
+from quantscope_views.screens.modal import Modal
 from quantscope_views.widgets.lines_view import LinesView
 
 
-class TextPrompt(ModalScreen[str | None]):
+class TextPrompt(Modal[str | None]):
     """Asks for one line of text; escape gives none."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel", show=False)]
@@ -68,7 +68,7 @@ class PathPrompt(TextPrompt):
         self.placeholder = words
 
 
-class ConfirmScreen(ModalScreen[bool]):
+class ConfirmScreen(Modal[bool]):
     """Says what an action costs and asks: y or enter, n or escape."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -106,7 +106,7 @@ class ConfirmScreen(ModalScreen[bool]):
         self.dismiss(False)
 
 
-class RunMenu(ModalScreen[str | None]):
+class RunMenu(Modal[str | None]):
     """Runs with their cost; Enter starts the one under the cursor.
 
     Args:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 
 from quantscope_views.lines import Line, line, rule
 from quantscope_views.place import Place
+from quantscope_views.screens.modal import Modal
 from quantscope_views.widgets.lines_view import LinesView
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def sample_paths() -> dict[str, str]:
         return {}
 
 
-class SampleScreen(ModalScreen[str | None]):
+class SampleScreen(Modal[str | None]):
     """Names of samples; Enter opens one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "cancel", "cancel", show=False)]
