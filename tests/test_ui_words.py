@@ -303,6 +303,28 @@ def test_where_nothing_is_quantized_no_sizes_hold(tmp_path: Path) -> None:
     assert "0 of 0" not in text
 
 
+def test_a_key_that_is_a_name_of_a_tensor_is_shown_by_its_last_part() -> None:
+    found, _ = seen(SAMPLES / "smol-bnb-nf4")
+    rows = "".join(line.text[16:38].strip() for line in contract_lines(found.states[0], 79, False))
+    assert "bitsandbytes__nf4 by" in rows
+    assert "self_attn" not in rows
+
+
+async def test_an_empty_reason_accepts_nothing_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder, _ = gptq_folder(tmp_path / "liar", count=1, checkpoint_format="gptq")
+    app = make_app(folder)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await idle(pilot)
+        app.run_registered("triage.accept")
+        await idle(pilot)
+        await press(pilot, "enter")
+        assert any("a reason" in said for said in notices(app))
+    assert not (tmp_path / "quantscope.toml").exists()
+
+
 def test_notes_are_something_that_was_found() -> None:
     noted = facts_of(SAMPLES / "smol-gguf-q4_k_m")
     assert {finding.severity for finding in noted.findings} == {"note"}

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from quantscope.session.inspection import TensorState
 
 HIDDEN_MATCHES = ("not_applicable",)
+LONG_KEY = 24
+"""Cells of a key that is shown whole; a longer one, a tensor's own name, by its last part."""
 
 
 def contract_lines(
@@ -98,6 +100,8 @@ def _declared_words(field: FieldState) -> str:
         key = claim.source.pointer.rpartition("/")[2]
         if ":" in key:
             key = f"tensor {key.rpartition(':')[2]}"
+        elif len(key) > LONG_KEY:
+            key = key.rpartition(".")[2]
         if claim.basis == "by_definition":
             key += " by def."
         files = by_value.setdefault(value_words(field.field, claim.value), {}).setdefault(key, [])
