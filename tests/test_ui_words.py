@@ -360,6 +360,13 @@ def test_a_group_without_a_size_and_a_scale_without_a_second_dtype_have_words() 
     assert value_words("scale", scale) == "e4m3; f32 per tensor"
 
 
+def test_a_packing_is_said_in_one_order_whatever_part_of_it_is_stated() -> None:
+    whole = {"word": "I32", "axis": "out", "order": "awq"}
+    assert value_words("packing", whole) == "I32 along out awq"
+    assert value_words("packing", {"axis": "in", "order": "sequential"}) == "along in sequential"
+    assert value_words("packing", {"order": "low_first"}) == "low_first"
+
+
 def test_planes_are_named_as_a_scan_names_them() -> None:
     read = looked_at_lines(facts_of(SAMPLES / "smol-gguf-q4_k_m"), 100)[0].text
     assert "minima 100%" in read

@@ -16,6 +16,7 @@ from quantscope.report.plots import bars, histogram
 from quantscope.report.schema import FieldEntry, FindingEntry, Report, TensorEntry
 from quantscope.report.words import (
     CONFIDENCE_WORDS,
+    GATE_WORDS,
     MATCH_WORDS,
     OUTCOME_WORDS,
     PLANE_WORDS,
@@ -196,7 +197,7 @@ def _gates(report: Report) -> Iterator[str]:
         status = OUTCOME_WORDS.get(gate.outcome, gate.status)
         if gate.status == "reported_unverified":
             status = "claimed by others, not checked"
-        yield f"<tr><th>{name.replace('_', ' ')}</th><td>{plain_html(status)}</td>"
+        yield f"<tr><th>{GATE_WORDS[name]}</th><td>{plain_html(status)}</td>"
         yield f"<td>{plain_html(gate.reason or '')}</td></tr>"
     yield f"</table><p>overall: {report.overall}</p>"
     checks = list(kernel_check_rows(report))

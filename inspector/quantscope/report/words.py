@@ -109,10 +109,9 @@ def value_words(field: str, value: Any) -> str:
     if field == "scale" and isinstance(value, dict):
         return _scale_words(value)
     if field == "packing" and isinstance(value, dict):
-        parts = [str(value[key]) for key in ("word", "order") if key in value]
-        if "axis" in value:
-            parts.insert(1, f"along {value['axis']}")
-        return " ".join(parts)
+        axis = f"along {value['axis']}" if "axis" in value else ""
+        parts = (str(value.get("word", "")), axis, str(value.get("order", "")))
+        return " ".join(part for part in parts if part)
     if field == "arithmetic" and isinstance(value, dict):
         return _arithmetic_words(value)
     if isinstance(value, list):
