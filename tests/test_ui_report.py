@@ -185,3 +185,23 @@ async def test_a_report_that_cannot_be_made_is_an_error_in_its_place(
         shown = screen_text(app)
         assert "Error: the report could not be made: RuntimeError: no report for you" in shown
         assert "rendering the report" not in shown
+
+
+async def test_a_file_of_somebody_else_is_replaced_only_when_asked_to(tmp_path: Path) -> None:
+    folder, _ = gptq_folder(tmp_path / "f", count=1)
+    notes = tmp_path / "ticket.md"
+    notes.write_text("notes of a person")
+    app = make_app(folder)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await idle(pilot)
+        await press(pilot, "e", "w", "enter")
+        assert "ticket.md is there already, 17 B" in screen_text(app)
+        await press(pilot, "n")
+        assert notes.read_text() == "notes of a person"
+        await press(pilot, "w", "enter", "y")
+        await idle(pilot)
+        assert notes.read_text().startswith("# ")
+        notes.write_text("")
+        await press(pilot, "w", "enter")
+        await idle(pilot)
+        assert notes.read_text().startswith("# ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
@@ -31,6 +32,7 @@ from quantscope_views.present.report import (
 from quantscope_views.present.report_foot import foot_lines
 from quantscope_views.present.run_facts import to_report
 from quantscope_views.present.states import PaneState, loading_state
+from quantscope_views.present.words import size_words
 from quantscope_views.screens.base import BaseScreen
 from quantscope_views.widgets.lines_view import LinesView
 from quantscope_views.widgets.state_pane import StatePane
@@ -253,6 +255,23 @@ class ReportScreen(BaseScreen):
 
 
 def start_write(app: Navigation, inspection: Inspection, choice: ReportChoice, path: str) -> None:
+    """Write a report; a file that this session did not write is replaced only when asked to."""
+    from quantscope_views.screens.prompts import ConfirmScreen
+
+    own = {os.path.abspath(written) for _, written in app.workspace.written}
+    if not os.path.isfile(path) or os.path.abspath(path) in own:
+        _write_now(app, inspection, choice, path)
+        return
+
+    def answered(replace: bool | None) -> None:
+        if replace:
+            _write_now(app, inspection, choice, path)
+
+    lost = f"{path} is there already, {size_words(os.path.getsize(path))}; what it holds is lost."
+    app.push_screen(ConfirmScreen((lost,), "replace the file"), answered)
+
+
+def _write_now(app: Navigation, inspection: Inspection, choice: ReportChoice, path: str) -> None:
     """Write a report in a worker."""
     from quantscope.errors import UnreadableError
 
