@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from quantscope.compare.names import bare, pair_names
 from quantscope.compare.run import compare, compare_sides
 from quantscope.compare.sides import Side, with_convention
 from quantscope.compare.text import render
+from quantscope.compare.values import ChannelSums, is_rescaled
 from quantscope.session.inspection import Inspection
 from quantscope.session.pipeline import inspect
 from report_checkpoints import write_gptq
@@ -92,6 +94,47 @@ def test_v1_and_v2_of_one_quantization_differ_in_one_field_and_no_weight(real_se
         assert pair.zeros.equal_used == pair.zeros.zeros
         assert pair.zeros.equal_stored == 0
     assert all(pair.values is not None and pair.values.identical for pair in found.pairs)
+
+
+def rounded(weights: Any, bits: int, group: int = 64) -> Any:
+    """Weights rounded to the nearest of 2**bits steps a group of inputs, symmetric."""
+    grouped = weights.reshape(weights.shape[0], -1, group)
+    scale = np.abs(grouped).max(axis=2, keepdims=True) / (2 ** (bits - 1) - 1)
+    return (np.rint(grouped / scale) * scale).reshape(weights.shape)
+
+
+@pytest.mark.parametrize("bits", [3, 4, 8])
+def test_a_coarse_rounding_of_weak_channels_is_no_rescaling_and_a_rescaling_is_one(
+    bits: int,
+) -> None:
+    generator = np.random.default_rng(1)
+    strength = np.exp(generator.normal(0, 0.7, 256))
+    weights = generator.normal(0, 1, (512, 256)) * strength
+    factors = np.exp(generator.normal(0, 0.4, 256))
+    for b, rescaled in ((rounded(weights, bits), False), (rounded(weights * factors, bits), True)):
+        sums = ChannelSums(256)
+        sums.add(weights, b)
+        ratio = sums.summary()
+        assert ratio is not None
+        assert is_rescaled(ratio) is rescaled
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        ("gptqmodel-w3g128-sym", 0, 0),
+        ("llmcompressor-w4a16-asym-g128", 0, 0),
+        ("gguf-q2_k", 0, 0),
+        ("autoawq-gemm-g128", 12, 14),
+        ("modelopt-int4-awq", 14, 14),
+    ],
+)
+def test_only_producers_that_rescale_channels_are_not_like_for_like_with_their_base(
+    real_set: Path, name: str, least: int, most: int
+) -> None:
+    path = next(iter(sorted((real_set / name).glob("*.gguf"))), real_set / name)
+    found = compared(path, real_set / "base-smol2l-h256")
+    assert least <= len(found.rescaled) <= most
 
 
 def test_awq_against_gptq_is_not_like_for_like(real_set: Path) -> None:

@@ -47,6 +47,9 @@ class ChannelRatio(msgspec.Struct, frozen=True, kw_only=True):
     p95: float
     median_cosine: float
     """Median over channels of the cosine within a channel, which a rescaling does not change."""
+    departing: float
+    """Share of channels whose norms on both sides differ by another factor than the median channel's, by more
+    than what the two sides round differently can make of it."""
 
 
 class ValueComparison(msgspec.Struct, frozen=True, kw_only=True):

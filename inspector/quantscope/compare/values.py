@@ -12,10 +12,13 @@ from quantscope.errors import CancelledError, QuantscopeError
 from quantscope.evidence.metrics import TensorAccumulator
 from quantscope.model import Json
 
-RESCALED_SPREAD = 1.15
-"""Channel ratios whose 95th and 5th percentile differ by more than this factor are a rescaling ..."""
-RESCALED_COSINE = 0.9
-"""... when within channels the two sides still point the same way."""
+RESCALED_FACTOR = 1.1
+"""A channel departs where its norm ratio is off the median's by this factor beyond what rounding explains ..."""
+RESCALED_COSINE = 0.95
+"""... and within it the two sides still point the same way."""
+RESCALED_SHARE = 0.03
+"""More departing channels than this are a rescaling. AWQ and ModelOpt's AWQ against a float base have 5% to 75%
+in every weight that they rescale; plain 2- to 8-bit roundings of the same base have none, or up to 2%."""
 MIN_ROWS_FOR_RATIO = 8
 
 
@@ -50,6 +53,7 @@ class ChannelSums:
             return None
         ratio = self.ratios[live]
         cosine = self.ab[live] / np.sqrt(self.aa[live] * self.bb[live])
+        norms = np.sqrt(self.bb[live] / self.aa[live])
         p05, median, p95 = np.quantile(ratio, [0.05, 0.5, 0.95])
         return ChannelRatio(
             smallest=float(ratio.min()),
@@ -58,14 +62,26 @@ class ChannelSums:
             p05=float(p05),
             p95=float(p95),
             median_cosine=float(np.median(cosine)),
+            departing=_departing(norms, cosine),
         )
 
 
 def is_rescaled(ratio: ChannelRatio | None) -> bool:
     """Whether input channels of one side are those of the other times different factors."""
-    if ratio is None or ratio.median_cosine < RESCALED_COSINE or ratio.p05 <= 0:
-        return False
-    return ratio.p95 / ratio.p05 > RESCALED_SPREAD
+    return ratio is not None and ratio.departing > RESCALED_SHARE
+
+
+def _departing(norms: Array, cosine: Array) -> float:
+    """Share of channels that one factor for all does not explain.
+
+    Rounding adds an error that is about orthogonal to a channel: with cosine c between the two sides, it alone
+    changes the ratio of their norms by a factor of 1/c at most. Least-squares ratios shrink with that error, so
+    that weak channels of a coarse rounding look rescaled by them; norms do not.
+    """
+    same_way = cosine >= RESCALED_COSINE
+    off = np.abs(np.log(norms / np.median(norms)))
+    beyond = off[same_way] + np.log(cosine[same_way]) > np.log(RESCALED_FACTOR)
+    return float(beyond.sum() / norms.size)
 
 
 class _Steps:
