@@ -5,9 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from checkpoint_builder import write_checkpoint
 from quantscope_views.widgets.key_line import KeyLine
-from ui_driver import gptq_folder, idle, make_app, module_names, press, sharded_folder
+from ui_driver import (
+    gptq_folder,
+    idle,
+    make_app,
+    module_names,
+    notices,
+    press,
+    sharded_folder,
+)
 
 SAMPLES = Path(__file__).resolve().parents[1] / "sample_checkpoints"
 
@@ -131,3 +141,21 @@ async def test_a_finding_of_a_byte_offers_the_byte(tmp_path: Path) -> None:
         assert "triage.guilty-byte" in offered(app)
         await press(pilot, "b")
         assert module_names(12)[5] in app.screen.tensor_name
+
+
+async def test_rules_are_swapped_only_where_pairs_have_stored_zeros(tmp_path: Path) -> None:
+    write_checkpoint(
+        tmp_path / "plain", {"model.norm.weight": np.ones((8, 8), np.float16)}, {"a": 1}
+    )
+    app = make_app(tmp_path / "plain")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await idle(pilot)
+        app.action_show_compare()
+        await idle(pilot)
+        app.screen.compare(str(tmp_path / "plain"))
+        await idle(pilot)
+        assert app.screen.found is not None
+        assert "compare.swap-rules" not in offered(app)
+        await press(pilot, "z")
+        assert any("no rule to swap" in words for words in notices(app))
+        assert not app.screen.choice.swapped

@@ -248,9 +248,16 @@ class CompareScreen(BaseScreen):
         of_pairs = self.found is not None and self.choice.tab != "logits"
         if action_id in ("app.next-finding", "app.previous-finding"):
             return of_pairs and self.differences > 1
-        if action_id in ("compare.swap-rules", "compare.only-differences"):
+        if action_id == "compare.swap-rules":
+            return of_pairs and self.choice.tab == "zeros" and self._has_zeros
+        if action_id == "compare.only-differences":
             return of_pairs
         return super().offers(action_id)
+
+    @property
+    def _has_zeros(self) -> bool:
+        """Whether a pair has stored zeros on both sides."""
+        return self.found is not None and any(pair.zeros is not None for pair in self.found.pairs)
 
     def step_finding(self, delta: int) -> None:
         """Next or previous difference."""
@@ -292,7 +299,14 @@ class CompareScreen(BaseScreen):
             self._tab(4)
 
     def action_swap_rules(self) -> None:
-        """Each side under the other's rule."""
+        """Each side under the other's rule, where there are zeros to read by it."""
+        if not self._has_zeros:
+            self.notify(
+                "no pair has stored zeros on both sides: there is no rule to swap", timeout=4
+            )
+            return
+        if self.choice.tab != "zeros":
+            self._tab(0)
         self.choice = msgspec.structs.replace(self.choice, swapped=not self.choice.swapped)
         self._show()
 
