@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from quantscope_views.present.layers import layer_of
 from quantscope_views.present.logits import kl_strip
 from quantscope_views.present.looked_at import looked_at_lines
 from quantscope_views.present.reading_choice import choice_of
-from quantscope_views.present.scales import read_scale_facts, scale_lines
+from quantscope_views.present.scales import _facts, read_scale_facts, scale_lines
 from quantscope_views.present.scan_tally import tally_of
 from quantscope_views.present.tensor_rows import FlatRows, status_line
 from quantscope_views.present.tensor_table import FactsMaker, RowFacts, TensorTable
@@ -438,3 +439,33 @@ def test_zero_numbers_are_left_out_rather_than_cut_where_columns_are_narrow() ->
         "-0.014 +- 0.020  1234567 gr.",
         "-0.014 +- 0.020",
     ]
+
+
+def test_a_plane_of_nothing_but_nan_has_a_line_in_the_picture_of_scales() -> None:
+    values = np.full(128, np.nan)
+    values[:3] = 0
+    lines = scale_lines((_facts("scales", values, 128),), 80, False, "-")
+    text = "\n".join(line.text for line in lines)
+    assert "scales: no finite value but 0 in 128" in text
+    assert "125 NaN, 3 zero" in text
+
+
+@pytest.mark.real
+def test_scales_are_counted_by_the_power_of_two_below_them(real_set: Path) -> None:
+    folder = real_set / "gptqmodel-w4g128-asym-v2"
+    name = "model.layers.0.self_attn.q_proj.scales"
+    data = (folder / "model.safetensors").read_bytes()
+    head = int.from_bytes(data[:8], "little")
+    first, last = json.loads(data[8 : 8 + head])[name]["data_offsets"]
+    stored = np.frombuffer(data[8 + head + first : 8 + head + last], "<f2").astype(np.float64)
+    with Checkpoint.open(str(folder)) as checkpoint:
+        state = inspect(checkpoint).state("model.layers.0.self_attn.q_proj.weight")
+        (facts,) = read_scale_facts(checkpoint, state)
+    exponents = np.frexp(stored)[1] - 1
+    assert facts.first_power == exponents.min()
+    assert facts.counts == tuple(np.bincount(exponents - exponents.min()).tolist())
+    assert (facts.smallest, facts.median, facts.largest) == (
+        stored.min(),
+        np.median(stored),
+        stored.max(),
+    )

@@ -61,15 +61,14 @@ def read_scale_facts(
             raise
         except QuantscopeError:
             continue
-        facts = _facts(plane.suffix, values, n_rows * n_cols)
-        if facts is not None:
-            found.append(facts)
+        if values.size:
+            found.append(_facts(plane.suffix, values, n_rows * n_cols))
     return tuple(found)
 
 
 def _facts(
     plane: str, values: np.ndarray[tuple[int], np.dtype[np.float64]], total: int
-) -> ScaleFacts | None:
+) -> ScaleFacts:
     finite = values[np.isfinite(values)]
     magnitudes = np.abs(finite[finite != 0])
     odd = {
@@ -78,8 +77,19 @@ def _facts(
         "zero": int((values == 0).sum()),
         "negative": int((values < 0).sum()),
     }
+    odd = {kind: count for kind, count in odd.items() if count}
     if not magnitudes.size:
-        return None
+        return ScaleFacts(
+            plane=plane,
+            examined=int(values.size),
+            total=total,
+            first_power=0,
+            counts=(),
+            smallest=math.nan,
+            median=math.nan,
+            largest=math.nan,
+            odd=odd,
+        )
     powers = np.floor(np.log2(magnitudes)).astype(np.int64)
     low, high = int(powers.min()), int(powers.max())
     low = max(low, high - MAX_BINS + 1)
@@ -93,7 +103,7 @@ def _facts(
         smallest=float(magnitudes.min()),
         median=float(np.median(magnitudes)),
         largest=float(magnitudes.max()),
-        odd={kind: count for kind, count in odd.items() if count},
+        odd=odd,
     )
 
 
@@ -112,6 +122,10 @@ def scale_lines(
             *(f"{count} {kind}" for kind, count in facts.odd.items()),
         )
         odd = ", ".join(f"{count} {kind}" for kind, count in facts.odd.items())
+        if not facts.counts:
+            words = f" {facts.plane}: no finite value but 0 in {facts.examined}"
+            lines.append(line((words, "number"), (f"   {odd}", "check"), about=about[:1]))
+            continue
         text = (
             f" {facts.plane}: {number_words(facts.smallest, 4)} .. {number_words(facts.largest, 4)}"
             f", median {number_words(facts.median, 4)}, spread 2^"
