@@ -232,13 +232,15 @@ def _layout_rules(
         where = (data_offset + begin, data_offset + end)
         if begin < last_end:
             if (begin, end) == (last_begin, last_end):
-                message = f"{name} and {last_name} have the same byte range {begin} to {end}"
+                message = (
+                    f"{name} and {last_name} have the same bytes 0x{where[0]:x}..0x{where[1]:x}"
+                )
                 log.add("st-alias", message, tensor=name, byte_range=where, other=last_name)
             else:
                 shared = min(end, last_end) - begin
                 message = (
-                    f"{name} begins at offset {begin}, but {last_name} ends at {last_end}: "
-                    f"{shared} bytes are shared"
+                    f"{name} begins at byte 0x{where[0]:x}, but {last_name} ends at "
+                    f"0x{data_offset + last_end:x}: {shared} bytes are shared"
                 )
                 log.add(
                     "st-overlap",
@@ -249,11 +251,11 @@ def _layout_rules(
                     shared_bytes=shared,
                 )
         elif begin > last_end and sound:
+            hole = (data_offset + last_end, data_offset + begin)
             message = (
-                f"{begin - last_end} bytes before {name}, from offset {last_end} to {begin}, "
+                f"{begin - last_end} bytes before {name}, 0x{hole[0]:x}..0x{hole[1]:x}, "
                 f"belong to no tensor"
             )
-            hole = (data_offset + last_end, data_offset + begin)
             log.add("st-hole", message, tensor=name, byte_range=hole, nbytes=begin - last_end)
         if data_offset + end > size:
             beyond.append(name)
@@ -268,7 +270,7 @@ def _end_rule(
     if beyond:
         message = (
             f"the file is {last - size} bytes shorter than its header says: "
-            f"{len(beyond)} tensor{'s reach' if len(beyond) > 1 else ' reaches'} past byte {size}"
+            f"{len(beyond)} tensor{'s reach' if len(beyond) > 1 else ' reaches'} past byte 0x{size:x}"
         )
         log.add(
             "st-past-end",
@@ -280,5 +282,5 @@ def _end_rule(
             tensors=beyond[:MAX_NAMES_IN_DATA],
         )
     elif last < size and data_offset <= size and sound:
-        message = f"{size - last} bytes after the last tensor, from byte {last}, belong to nobody"
+        message = f"{size - last} bytes after the last tensor, from 0x{last:x}, belong to nobody"
         log.add("st-trailing-bytes", message, byte_range=(last, size), nbytes=size - last)

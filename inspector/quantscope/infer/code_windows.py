@@ -56,6 +56,8 @@ class CodeWindows(msgspec.Struct, frozen=True, kw_only=True):
     blank_value: int = 0
     odd_bytes: dict[str, int] = {}
     """How often each byte stands that is no finite number or -0 in some 8-bit float, by its hex word."""
+    odd_at: dict[str, int] = {}
+    """First place of each of them, absolute in the file."""
 
 
 def runs_for(n_planes: int) -> int:
@@ -85,13 +87,18 @@ def code_windows(
     places: list[Array] = []
     blank = [0, 0, 0, 0]
     examined = 0
+    odd_at: dict[str, int] = {}
     for start, length in runs:
         data = np.frombuffer(
             reader.read_bytes(plane.role, plane.file_id, plane.byte_offset + start, length),
             dtype=np.uint8,
         )
         examined += length
-        histogram += np.bincount(data, minlength=256)
+        counts = np.bincount(data, minlength=256)
+        histogram += counts
+        for byte in ODD_BYTES:
+            if counts[byte] and f"{byte:02x}" not in odd_at:
+                odd_at[f"{byte:02x}"] = plane.byte_offset + start + int(np.argmax(data == byte))
         _blank(data, plane.byte_offset + start, blank)
         whole = length // WINDOW_BYTES
         if whole:
@@ -109,6 +116,7 @@ def code_windows(
         blank_until=blank[2],
         blank_value=blank[3],
         odd_bytes={f"{b:02x}": int(histogram[b]) for b in ODD_BYTES if histogram[b]},
+        odd_at=odd_at,
     )
     if not entropies:
         return result

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from statistics import median
 
+import msgspec
 import numpy as np
 
 from quantscope.containers.records import StoredTensor
@@ -372,18 +373,21 @@ class PlainNotFinite(Rule):
             found = self._count(facts, stored)
             if found is None or not found[0]:
                 continue
+            bad, examined, first = found
+            subject = facts.of_stored(stored, stored.name)
             yield self.hit(
-                facts.of_stored(stored, stored.name),
-                f"{found[0]} of {found[1]} values read are NaN or infinite",
+                msgspec.structs.replace(subject, byte_range=first),
+                f"{bad} of {examined} values read are NaN or infinite",
                 fold=stored.dtype,
                 many="{bad} values of {count} plain tensors are NaN or infinite",
                 impact="every output that the tensor touches is NaN",
                 try_="take the tensor from the unquantized model",
-                data={"bad": found[0], "examined": found[1]},
+                data={"bad": bad, "examined": examined},
             )
 
     @staticmethod
-    def _count(facts: Facts, stored: StoredTensor) -> tuple[int, int] | None:
+    def _count(facts: Facts, stored: StoredTensor) -> tuple[int, int, tuple[int, int]] | None:
+        """Bad values, values read and the bytes of the first bad one."""
         size = int(np.prod(stored.shape, dtype=np.int64)) if stored.shape else 1
         deep = facts.inspection.mode == "deep"
         if size <= PLAIN_ELEMENTS or deep:
@@ -391,13 +395,19 @@ class PlainNotFinite(Rule):
         else:
             starts = [0, (size - PLAIN_ELEMENTS) // 2, size - PLAIN_ELEMENTS]
         bad = examined = 0
+        item = max(1, stored.nbytes // max(1, size))
+        first = (stored.byte_offset, stored.byte_offset + stored.nbytes)
         for start in starts:
             values = facts.array(stored, PLAIN_ELEMENTS, start)
             if values is None:
-                return (bad, examined) if examined else None
-            bad += int((~np.isfinite(values)).sum())
+                return (bad, examined, first) if examined else None
+            odd = ~np.isfinite(values)
+            if not bad and odd.any():
+                place = stored.byte_offset + (start + int(np.argmax(odd))) * item
+                first = (place, place + item)
+            bad += int(odd.sum())
             examined += values.size
-        return bad, examined
+        return bad, examined, first
 
 
 RULES = (DeadPlane, ConstantCodes, OneSided, BlankRegion, EntropyFar, PlainNotFinite)

@@ -1,8 +1,8 @@
 """GGUF: one stored tensor of ggml blocks is one weight; its planes are the fields of the block struct.
 
-The tensor type id in the header fixes everything: element, groups, scales, zero, layout.
-Sources: ggml-org/llama.cpp, ggml/src/ggml-common.h (structs), ggml/src/ggml-quants.c (decode), ggml/include/ggml.h
-(ids), conversion/ (row order of q and k), src/llama-model.cpp (`.scale` tensors).
+The type id in the header fixes element, groups, scales, zero and layout. Sources: ggml-org/llama.cpp,
+ggml/src/ggml-common.h (structs), ggml/src/ggml-quants.c (decode), ggml/include/ggml.h (ids), conversion/ (row order
+of q and k), src/llama-model.cpp (`.scale` tensors).
 """
 
 from __future__ import annotations
@@ -497,5 +497,4 @@ def _outer(tensor: LogicalTensor, reader: PlaneReader) -> list[Array]:
 
 
 def _start(tensor: LogicalTensor) -> int:
-    """Absolute offset of the first block."""
     return min(plane.byte_offset for plane in tensor.planes if plane.suffix != "scale")
