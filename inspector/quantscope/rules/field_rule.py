@@ -139,6 +139,9 @@ class FieldRule(Rule):
 
     def remedy(self, key: str, value: Json, claim: Claim) -> str:
         """What to write where."""
+        if claim.basis == "by_definition":
+            # A tag stands for a whole layout: no part of the layout can be written in its place.
+            return f"set {claim.source} to the tag of the layout that is stored: {word(value)}"
         return f"set {claim.source} to fit {word(value)}"
 
 
