@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import list_a_gguf  # noqa: F401  registers its rows
+import list_a_more  # noqa: F401  registers its rows
 import pytest
 from list_a_fixtures import ROWS
 from rules_support import lines, scan, words

@@ -9,6 +9,8 @@ from typing import Any
 
 import builders as b
 import list_a_fixtures as a
+import list_a_gguf as gguf
+import list_a_more as more
 import numpy as np
 import pytest
 from quantscope.samples.gguf_edit import Key, Tensor, value_of
@@ -254,36 +256,36 @@ def scaled_fp8_of_an_image_model(folder: Path) -> Path:
 
 @good
 def bitsandbytes(folder: Path) -> Path:
-    return a.bnb_model(folder)
+    return more.bnb_model(folder)
 
 
 @good
 def mlx_four_bits(folder: Path) -> Path:
-    return a.mlx_model(folder, {"group_size": 64, "bits": 4, "mode": "affine"})
+    return more.mlx_model(folder, {"group_size": 64, "bits": 4, "mode": "affine"})
 
 
 @good
 def mlx_with_an_override(folder: Path) -> Path:
     name = "model.layers.0.self_attn.k_proj"
     section = {"group_size": 64, "bits": 4, name: {"group_size": 64, "bits": 6}}
-    return a.mlx_model(folder, section, lambda m: m.__setitem__(name, a.mlx(bits=6)))
+    return more.mlx_model(folder, section, lambda m: m.__setitem__(name, more.mlx(bits=6)))
 
 
 @good
 def mlx_with_a_dense_module(folder: Path) -> Path:
     name = "model.layers.0.self_attn.k_proj"
     section = {"group_size": 64, "bits": 4, name: False}
-    return a.mlx_model(folder, section, lambda m: m.__setitem__(name, b.plain()))
+    return more.mlx_model(folder, section, lambda m: m.__setitem__(name, b.plain()))
 
 
 @good
 def kv_scales_of_some_layers(folder: Path) -> Path:
-    return a.with_kv(folder, a.kv_names(range(3, 4)), a.KV, layers=4)
+    return more.with_kv(folder, more.kv_names(range(3, 4)), more.KV, layers=4)
 
 
 @good
 def int8_per_channel(folder: Path) -> Path:
-    modules = b.layered(lambda seed: a.int8(64, 256, seed))
+    modules = b.layered(lambda seed: more.int8(64, 256, seed))
     config = b.ct_config("int-quantized", num_bits=8, strategy="channel", group_size=None)
     return b.write(folder, b.model(modules), b.config(config))
 
@@ -357,7 +359,7 @@ def a_prediction_layer_beyond_the_stack(folder: Path) -> Path:
 
 @good
 def gguf_file(folder: Path) -> Path:
-    return a.written(folder, b.small_gguf())
+    return gguf.written(folder, b.small_gguf())
 
 
 @good
@@ -383,21 +385,21 @@ def gguf_experts_instead_of_dense(folder: Path) -> Path:
     file.tensors.append(
         Tensor(name="blk.0.ffn_gate_inp.weight", dims=[256, 4], type_id=0, data=b.f32_bytes(1024))
     )
-    return a.written(folder, file)
+    return gguf.written(folder, file)
 
 
 @good
 def gguf_padded_vocabulary(folder: Path) -> Path:
     file = b.small_gguf()
-    file.keys.append(a.tokens(60))
-    return a.written(folder, file)
+    file.keys.append(gguf.tokens(60))
+    return gguf.written(folder, file)
 
 
 @good
 def gguf_padded_tail(folder: Path) -> Path:
     file = b.small_gguf()
     file.tensors.append(Tensor(name="blk.0.ffn_norm.weight", dims=[5], type_id=0, data=bytes(20)))
-    return a.written(folder, file)
+    return gguf.written(folder, file)
 
 
 @good
@@ -406,7 +408,7 @@ def gguf_rope_freqs(folder: Path) -> Path:
     file.tensors.append(
         Tensor(name="rope_freqs.weight", dims=[32], type_id=0, data=b.f32_bytes(32))
     )
-    return a.written(folder, file)
+    return gguf.written(folder, file)
 
 
 @good
@@ -436,12 +438,12 @@ def gguf_with_a_type_of_its_own_for_the_head(folder: Path) -> Path:
         for name in ("token_embd.weight", "output.weight")
     ]
     file.tensors[:1] = ends
-    return a.written(folder, file)
+    return gguf.written(folder, file)
 
 
 @good
 def gguf_without_a_file_type(folder: Path) -> Path:
-    return a.written(folder, b.small_gguf(general__file_type=None), "model.gguf")
+    return gguf.written(folder, b.small_gguf(general__file_type=None), "model.gguf")
 
 
 @good
