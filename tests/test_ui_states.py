@@ -496,19 +496,3 @@ async def test_a_kernel_check_is_told_whole_in_80_columns(tmp_path: Path) -> Non
             assert " ".join(said.split()) in folded
         names = [line.text for line in view.lines if "@" in line.text]
         assert all(name.split("@")[1].startswith(("cpu ", "cuda ")) for name in names)
-
-
-async def test_lists_of_the_toolkit_survive_windows_too_small_for_a_line(tmp_path: Path) -> None:
-    folder, _ = gptq_folder(tmp_path / "f", count=1)
-    app = make_app(folder)
-    async with app.run_test(size=SMALL) as pilot:
-        await idle(pilot)
-        for size in ((40, 10), (10, 4), (1, 1)):
-            await pilot.resize_terminal(*size)
-            await press(pilot, "ctrl+p", "pagedown", "pageup", "down", "escape", "escape")
-            app.run_registered("app.open-path")
-            await idle(pilot)
-            await press(pilot, "pagedown", "pagedown", "pageup", "escape")
-        await pilot.resize_terminal(*SMALL)
-        await idle(pilot)
-        assert "NEEDS YOU" in screen_text(app)
