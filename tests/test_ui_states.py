@@ -321,7 +321,7 @@ async def test_compare_says_not_run_then_compares_the_two_readings(tmp_path: Pat
         assert "nothing is compared with this checkpoint" in screen_text(app)
         await press(pilot, "enter")
         shown = screen_text(app)
-        assert "the same under the other zero rule" in shown
+        assert "same bytes, other zero rule" in shown
         assert "stored+1" in shown
         await press(pilot, "3")
         assert "differs" in screen_text(app)

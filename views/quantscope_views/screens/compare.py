@@ -122,7 +122,7 @@ class CompareScreen(BaseScreen):
             return
         names = (_base_name(found.a), _base_name(found.b))
         if found.a == found.b:
-            names = (f"{names[0]} as its bytes say", "the same under the other zero rule")
+            names = (f"{names[0]} as its bytes say", "same bytes, other zero rule")
         self.query_one("#compare-head", LinesView).show(
             lambda width: head_lines(found, choice, names, width)
         )
