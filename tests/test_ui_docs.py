@@ -30,6 +30,31 @@ def test_screenshots_and_the_page_of_keys_are_what_the_app_shows() -> None:
     )
 
 
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.metadata.version("textual") != "8.2.8", reason="panes are of textual 8.2.8"
+)
+def test_the_five_moments_of_a_triage_are_what_the_app_shows_of_real_checkpoints(
+    real_set: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, str(DOCS / "make_panes.py"), str(real_set), "--check"],
+        capture_output=True,
+        text=True,
+        env={key: value for key, value in os.environ.items() if key != "NO_COLOR"},
+        check=False,
+    )
+    assert done.returncode == 0, (
+        f"python docs/make_panes.py REAL renews: {done.stdout}{done.stderr[-500:]}"
+    )
+    zero = (DOCS / "panes" / "b-zero-80x24.txt").read_text(encoding="utf-8")
+    assert "(8-9)*0.122803 = -0.122803    (8-8)*0.122803 = 0.000000" in zero
+    drawn = [file.read_text(encoding="utf-8") for file in (DOCS / "panes").glob("*-80x24.txt")]
+    assert len(drawn) == 5
+    assert all(len(line) <= 80 for pane in drawn for line in pane.splitlines())
+
+
 FIRST = """
 import sys, time
 from quantscope_views.app import QuantscopeApp

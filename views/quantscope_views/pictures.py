@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from quantscope_views.app import QuantscopeApp
+from quantscope_views.place import Place
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +21,8 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     size: tuple[int, int] = (100, 30)
     other: str = ""
     """Sample that the Compare screen takes as its other side."""
+    place: Place | None = None
+    """Where the app opens, as a deep link does; its first screen where there is none."""
 
 
 PICTURES: tuple[Picture, ...] = (
@@ -32,6 +35,33 @@ PICTURES: tuple[Picture, ...] = (
     Picture(name="compare", sample="twin-gptq", keys=("c",), other="twin-awq"),
     Picture(name="report", sample="smol-w4-liar", keys=("e",)),
 )
+
+_Q_PROJ = "model.layers.0.self_attn.q_proj.weight"
+_AT = (17, 131)
+
+MOMENTS: tuple[Picture, ...] = (
+    Picture(name="a-triage", sample="smol-w4-liar"),
+    Picture(
+        name="b-zero",
+        sample="smol-w4-liar",
+        place=Place(screen="tensor", tensor=_Q_PROJ, tab="zero", at=_AT),
+    ),
+    Picture(
+        name="c-bytes",
+        sample="smol-w4-liar",
+        place=Place(screen="tensor", tensor=_Q_PROJ, tab="bytes", at=_AT),
+        keys=("z",),
+    ),
+    Picture(
+        name="d-compare",
+        sample="gptqmodel-w4g128-asym-v1",
+        keys=("c",),
+        other="autoawq-gemm-g128",
+    ),
+    Picture(name="e-report", sample="smol-w4-liar", keys=("e",)),
+)
+"""Five moments of a triage, on whole checkpoints of real producers; `smol-w4-liar` is gptqmodel-w4g128-asym-v2
+declared as `gptq`."""
 
 
 async def settle(pilot: Any) -> None:
@@ -60,7 +90,7 @@ async def draw(path: str, picture: Picture, other: str = "", theme: str = "") ->
     Returns:
         The SVG, and the same screen as plain text.
     """
-    app = QuantscopeApp(path, restore=False, theme=theme, fixed_times=True)
+    app = QuantscopeApp(path, link=picture.place, restore=False, theme=theme, fixed_times=True)
     async with app.run_test(size=picture.size) as pilot:
         await settle(pilot)
         for key in picture.keys:
