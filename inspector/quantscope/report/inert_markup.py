@@ -10,7 +10,8 @@ from quantscope.text import cut_middle, inert
 MAX_CODE = 200
 MAX_PROSE = 600
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]#!|<>~&$])")
+_SPECIAL = re.compile(r"([\\`*{}\[\]!|<>~&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<!\S)#)")
+"""What can be markup: an underscore inside a word and a hash inside a path cannot (CommonMark 0.31, 6.2 and 4.2)."""
 _BLOCK_START = re.compile(r"[-+=]|\d+[.)]")
 _PINGS = re.compile(r"[@]|#\d|\bGH-\d|https?:|www\.", re.IGNORECASE)
 _COMMAND = re.compile(r"(`quantscope [a-z]+`)")
