@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,12 +34,7 @@ from ui_driver import (
 SMALL = (80, 24)
 
 
-@pytest.fixture(autouse=True)
-def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 async def test_triage_names_the_contradiction_who_acts_and_what_was_read(tmp_path: Path) -> None:
@@ -472,3 +468,15 @@ async def test_a_click_puts_the_cursor_on_the_nibble_and_a_double_click_opens_a_
         assert page is not None
         # byte 5 of the second line, high nibble: word 1 of the line (out 1), code 3 of in 8..15
         assert (page.row, page.col) == (1, 11)
+
+
+async def test_who_says_so_of_one_reading_never_runs_into_the_other(tmp_path: Path) -> None:
+    folder, _ = gptq_folder(tmp_path / "f", checkpoint_format="gptq_v2")
+    app = make_app(folder)
+    async with app.run_test(size=SMALL) as pilot:
+        await idle(pilot)
+        await press(pilot, "t", "enter", "2")
+        (said,) = [x for x in screen_text(app).splitlines() if x.startswith(" who says so")]
+        readings = [word for word in re.split(r"  +", said.strip())[1:] if word]
+        assert len(readings) == 2, said
+        assert "nobody" in readings

@@ -13,12 +13,7 @@ from ui_driver import gptq_folder, idle, make_app, press, screen_text, typed
 NAMES = ["modèle.层.0.q_proj", "modèle.层.0.k_proj", "model.layers.1.mlp.up_proj"]
 
 
-@pytest.fixture(autouse=True)
-def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 async def assert_ascii(pilot: Any, where: str) -> None:

@@ -14,12 +14,7 @@ from ui_driver import gptq_folder, idle, make_app, press, screen_text
 DATA = Path(__file__).resolve().parent / "data"
 
 
-@pytest.fixture(autouse=True)
-def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 def with_broken(monkeypatch: pytest.MonkeyPatch) -> None:

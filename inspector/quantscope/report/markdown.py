@@ -172,8 +172,9 @@ def _scope(report: Report) -> Iterator[str]:
         f"{PLANE_WORDS.get(role, role)} {percent_words(count.bytes_read, count.bytes_total)}"
         for role, count in scope.planes.items()
     )
-    groups = f"codes of {scope.groups_examined} of {scope.groups_total} groups"
-    yield f"- **Looked at** {count_words(scope.tensors_examined, 'tensor')} of {scope.tensors_total}, {groups}; {planes or 'headers only'}"
+    groups = f"{scope.groups_examined} of {scope.groups_total} groups decoded"
+    planes = f"bytes read: {planes}" if planes else "headers only"
+    yield f"- **Looked at** {count_words(scope.tensors_examined, 'tensor')} of {scope.tensors_total}, {groups}; {planes}"
     yield from _files(report)
     producer = report.identity["producer"]
     if not isinstance(producer, str):

@@ -120,7 +120,7 @@ def _two_readings(
         rows.append((facts.plane, [where, ("same bytes",)]))
         used = [_used(facts, state, convention) for convention in pair]
         cell = max(2, *(len(str(zero)) for zeros in (facts.stored, *used) for zero in zeros))
-        count = max(1, min(len(facts.stored), column // (cell + 1)))
+        count = max(1, min(len(facts.stored), (column - 1) // (cell + 1)))
         texts: list[tuple[str, ...]] = [
             (" ".join(f"{zero:{cell}d}" for zero in zeros[:count]),)
             for zeros in (facts.stored, *used)
@@ -152,7 +152,7 @@ def _two_readings(
         Line(
             spans=(
                 Span(fit(f" {label}", LABEL), "head"),
-                *(Span(fit(_fitting(words, column - 1), column), "number") for words in choices),
+                *(Span(fit(_fitting(words, column - 2), column), "number") for words in choices),
             ),
             about=about,
         )
@@ -210,7 +210,7 @@ def _example(shown: Shown | None, column: int) -> str:
         return "not decoded"
     words = shown.formula.replace("code ", "").replace(" - zero ", "-").replace(" * ", "*")
     text = f"{words} = {fixed_words(shown.value)}"
-    return text if len(text) < column else f"= {fixed_words(shown.value)}"
+    return text if len(text) <= column - 2 else f"= {fixed_words(shown.value)}"
 
 
 def _step(field: FieldState, method: str) -> Evidence | None:
