@@ -183,8 +183,13 @@ def test_a_planted_reading_must_raise_the_likelihood_loss_too() -> None:
 
 def test_a_what_if_that_changes_nothing_is_refused(checkpoint: Path) -> None:
     side = SideRequest(label="x", path=str(checkpoint), reading={"zero_convention": "minus_one"})
-    with pytest.raises(ReadingError, match="changes no tensor"):
+    with pytest.raises(ReadingError, match="changes no tensor") as caught:
         check(checkpoint, SideRequest(label="own", path=str(checkpoint)), side)
+    assert "leave this reading out" in caught.value.hint
+    side = SideRequest(label="x", path=str(checkpoint), reading={"zero_convention": "nothing"})
+    with pytest.raises(ReadingError, match="changes no tensor") as caught:
+        check(checkpoint, SideRequest(label="own", path=str(checkpoint)), side)
+    assert "no candidate" in caught.value.hint
 
 
 @pytest.mark.parametrize(

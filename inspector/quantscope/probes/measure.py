@@ -195,6 +195,9 @@ class LogitsCheck:
 
     def _measure(self, network: Network, tokens: Tokens, notes: tuple[str, ...]) -> ProbeResult:
         sides = self.request.sides
+        for side in sides:
+            # A reading that cannot be taken is told before the first pass, not after the base has run.
+            ModelWeights(self._side(side.path), side)
         passes = [self._pass(network, tokens, sides[0], sides[0].label)]
         again = self._pass(network, tokens, sides[0], "self_before")
         controls = [figures.same_control("self_before", passes[0].logits, again.logits)]

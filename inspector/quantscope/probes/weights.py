@@ -71,9 +71,16 @@ class ModelWeights:
                 self._twists[name] = twist
         if self.request.reading and not self.changed:
             text = ",".join(f"{k}={v}" for k, v in self.request.reading.items())
+            own = [reading.contract_values() for reading in self._readings.values()]
+            already = any(
+                all(values.get(field) == value for field, value in self.request.reading.items())
+                for values in own
+            )
             raise ReadingError(
                 f"{text} changes no tensor of {self.request.path}",
-                hint="the file is read so already, or no candidate reading has this value",
+                hint="the file's own side is read so already: leave this reading out"
+                if already
+                else "no candidate reading has this value",
             )
 
     @property
